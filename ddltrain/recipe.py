@@ -1,0 +1,323 @@
+"""Recipes: what to train, on what, and how, as frozen dataclasses read from TOML.
+
+A recipe file has one table per section below. It is checked strictly: an unknown key names the nearest known one, a wrong value names
+file, key, value and range. The command line overrides single values with ``section.key=value``; ``data=PATH`` is short for
+``data.path=PATH``.
+"""
+
+import dataclasses
+import difflib
+import math
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
+
+import tomli_w
+
+from ddltrain.errors import RecipeError
+
+
+@dataclass(frozen=True)
+class Range:
+    """What values a key takes, and how to say so."""
+
+    text: str
+    holds: Callable[[Any], bool]
+
+
+def one_of(*choices: str) -> Range:
+    return Range("one of " + ", ".join(f'"{choice}"' for choice in choices), lambda value: value in choices)
+
+
+def at_least(low: float) -> Range:
+    return Range(f"{low} or more", lambda value: value >= low)
+
+
+def above(low: float) -> Range:
+    return Range(f"above {low}", lambda value: value > low)
+
+
+def between(low: float, high: float) -> Range:
+    return Range(f"from {low} to {high}", lambda value: low <= value <= high)
+
+
+def below_one() -> Range:
+    return Range("from 0 up to but not including 1", lambda value: 0 <= value < 1)
+
+
+def rising(length: int | None, low: float, high: float) -> Range:
+    """A list of rising numbers, of the given length (None: any)."""
+    size = "rising numbers" if length is None else f"{length} rising numbers"
+    return Range(
+        f"{size} from {low} to {high}",
+        lambda values: (
+            (length is None or len(values) == length)
+            and all(low <= value <= high for value in values)
+            and list(values) == sorted(values)
+        ),
+    )
+
+
+def three(above_zero: bool) -> Range:
+    """One number per color channel."""
+    return Range(
+        "3 numbers" + (" above 0" if above_zero else ""),
+        lambda values: len(values) == 3 and all(value > 0 or not above_zero for value in values),
+    )
+
+
+NOT_EMPTY = Range("a text that is not empty", bool)
+ANY = Range("any", lambda _: True)
+
+
+def key(allowed: Range, default: Any = dataclasses.MISSING) -> Any:
+    """A recipe key with its range; without a default it must be given."""
+    return field(default=default, metadata={"range": allowed})
+
+
+@dataclass(frozen=True)
+class ModelRecipe:
+    """What to train. `name` is a built-in network or ``path/to/file.py:function`` of the user's own."""
+
+    name: str = key(NOT_EMPTY)
+    zero_init_residual: bool = key(ANY, False)
+    weights: str = key(ANY, "")
+
+
+@dataclass(frozen=True)
+class DataRecipe:
+    """What to train on, and how images become the network's input."""
+
+    path: str = key(ANY, "")
+    image_size: int = key(between(1, 4096), 224)
+    train_crop: str = key(one_of("random-resized", "pad", "center"), "random-resized")
+    crop_scale: tuple[float, ...] = key(rising(2, 0.001, 1.0), (0.08, 1.0))
+    crop_ratio: tuple[float, ...] = key(rising(2, 0.01, 100.0), (0.75, 1.3333333333333333))
+    crop_padding: int = key(between(0, 1024), 4)
+    flip: bool = key(ANY, True)
+    eval_resize: int = key(between(0, 8192), 0)
+    mean: tuple[float, ...] = key(three(above_zero=False), (0.485, 0.456, 0.406))
+    std: tuple[float, ...] = key(three(above_zero=True), (0.229, 0.224, 0.225))
+    last_batch: str = key(one_of("keep", "drop"), "keep")
+    threads: int = key(between(0, 1024), 0)
+
+
+@dataclass(frozen=True)
+class TrainRecipe:
+    """How long, with what batch and in what precision."""
+
+    epochs: int = key(between(1, 100000))
+    batch_per_rank: int = key(between(1, 1 << 20))
+    seed: int = key(between(0, (1 << 32) - 1), 0)
+    label_smoothing: float = key(below_one(), 0.0)
+    precision: str = key(one_of("fp32", "bf16"), "fp32")
+    channels_last: bool = key(ANY, True)
+    device: str = key(one_of("auto", "cpu", "cuda"), "auto")
+    threads: int = key(between(0, 4096), 0)
+
+
+@dataclass(frozen=True)
+class OptimRecipe:
+    """SGD. Peak learning rate = lr_base * global_batch / lr_base_batch (the linear scaling rule, Goyal et al. 2017)."""
+
+    lr_base: float = key(above(0))
+    lr_base_batch: int = key(at_least(1), 256)
+    momentum: float = key(below_one(), 0.9)
+    nesterov: bool = key(ANY, True)
+    weight_decay: float = key(at_least(0), 1e-4)
+
+
+@dataclass(frozen=True)
+class ScheduleRecipe:
+    """The learning rate over the run: linear warm-up, then one of three decays."""
+
+    kind: str = key(one_of("step", "cosine", "polynomial"))
+    warmup_epochs: float = key(at_least(0), 0.0)
+    warmup_start: float = key(between(0, 1), 0.0)
+    milestones: tuple[float, ...] = key(rising(None, 0, 100000), ())
+    gamma: float = key(between(0, 1), 0.1)
+    power: float = key(above(0), 2.0)
+    final: float = key(between(0, 1), 0.0)
+
+
+@dataclass(frozen=True)
+class CheckpointRecipe:
+    """When to save, and how many to keep besides the best."""
+
+    keep: int = key(at_least(1), 3)
+    every_epochs: int = key(at_least(1), 1)
+    every_steps: int = key(at_least(0), 0)
+
+
+@dataclass(frozen=True)
+class CommRecipe:
+    """How gradients travel."""
+
+    bucket_mib: float = key(above(0), 25.0)
+
+
+@dataclass(frozen=True)
+class LogRecipe:
+    """How often a row goes to the log."""
+
+    every_steps: int = key(at_least(1), 20)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All that determines a run, apart from the number of ranks."""
+
+    model: ModelRecipe
+    data: DataRecipe
+    train: TrainRecipe
+    optim: OptimRecipe
+    schedule: ScheduleRecipe
+    checkpoint: CheckpointRecipe
+    comm: CommRecipe
+    log: LogRecipe
+
+    def to_toml(self) -> str:
+        """The resolved recipe; reading it again gives an equal recipe."""
+        return tomli_w.dumps(dataclasses.asdict(self))
+
+
+def read_recipe(path: Path, overrides: Iterable[str] = ()) -> Recipe:
+    """Read a recipe file and apply ``section.key=value`` overrides in order.
+
+    Raises:
+        RecipeError: no such file, not TOML, unknown or missing key, wrong type, value out of range.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise RecipeError(f"no recipe at {path}; recipes are *.toml files, see models/") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecipeError(f"cannot read the recipe {path}: {error}") from None
+    return parse_recipe(text, str(path), overrides)
+
+
+def parse_recipe(text: str, name: str, overrides: Iterable[str] = ()) -> Recipe:
+    """The same for the text of a recipe; `name` says in errors where it comes from."""
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise RecipeError(f"cannot read the recipe {name}: {error}") from None
+    origin: dict[str, str] = {}
+    for override in overrides:
+        _apply_override(tables, override, origin)
+    recipe = _build_recipe(tables, name, origin)
+    _check_together(recipe, name)
+    return recipe
+
+
+def _apply_override(tables: dict[str, Any], override: str, origin: dict[str, str]) -> None:
+    name, equals, text = override.partition("=")
+    name = "data.path" if name == "data" else name
+    section, dot, entry = name.partition(".")
+    if not (equals and dot and section and entry):
+        raise RecipeError(
+            f'override "{override}" is not of the form section.key=value, such as train.epochs=3'
+        )
+    table = tables.setdefault(section, {})
+    if isinstance(table, dict):  # else the section check reports it
+        table[entry] = _parse_value(text)
+    origin[name] = "command line"
+
+
+def _parse_value(text: str) -> Any:
+    """A TOML value; whatever is none (a path, a bare word) is text."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _build_recipe(tables: Mapping[str, Any], file: str, origin: Mapping[str, str]) -> Recipe:
+    sections = get_type_hints(Recipe)
+    _refuse_unknown(tables, sections, "section", file, origin)
+    return Recipe(
+        **{name: _build_section(kind, name, tables, file, origin) for name, kind in sections.items()}
+    )
+
+
+def _check_together(recipe: Recipe, name: str) -> None:
+    """Ranges that hang on other keys."""
+    data, train, schedule, optim = recipe.data, recipe.train, recipe.schedule, recipe.optim
+    if data.eval_resize and data.eval_resize < data.image_size:
+        raise RecipeError(
+            f"{name}: data.eval_resize = {data.eval_resize} is smaller than data.image_size = {data.image_size}; the centre crop "
+            "would not fit"
+        )
+    if schedule.warmup_epochs > train.epochs:
+        raise RecipeError(
+            f"{name}: schedule.warmup_epochs = {schedule.warmup_epochs:g} is longer than train.epochs = {train.epochs}"
+        )
+    if optim.nesterov and optim.momentum == 0:
+        raise RecipeError(
+            f"{name}: optim.nesterov = true needs optim.momentum above 0; set optim.nesterov=false"
+        )
+
+
+def _build_section(
+    kind: Any, section: str, tables: Mapping[str, Any], file: str, origin: Mapping[str, str]
+) -> Any:
+    table = tables.get(section, {})
+    if not isinstance(table, dict):
+        raise RecipeError(
+            f"{file}: {section} is a table of keys, not a value; write [{section}] on a line of its own"
+        )
+    types = get_type_hints(kind)
+    _refuse_unknown(
+        {f"{section}.{name}": None for name in table},
+        {f"{section}.{name}": None for name in types},
+        "key",
+        file,
+        origin,
+    )
+    values = {}
+    for entry in dataclasses.fields(kind):
+        name = f"{section}.{entry.name}"
+        where = origin.get(name, file)
+        allowed: Range = entry.metadata["range"]
+        if entry.name in table:
+            values[entry.name] = _check_value(
+                table[entry.name], types[entry.name], allowed, f"{where}: {name}"
+            )
+        elif entry.default is dataclasses.MISSING:
+            raise RecipeError(f"{file}: {name} is missing; give it a value ({allowed.text})")
+    return kind(**values)
+
+
+def _refuse_unknown(
+    names: Iterable[str], known: Mapping[str, Any], what: str, file: str, origin: Mapping[str, str]
+) -> None:
+    for name in names:
+        if name not in known:
+            where = next((origin[entry] for entry in origin if entry.startswith(name)), file)
+            nearest = difflib.get_close_matches(name, known, n=1, cutoff=0)[0]
+            raise RecipeError(f'{where}: unknown {what} "{name}"; the nearest known one is "{nearest}"')
+
+
+def _check_value(value: Any, kind: Any, allowed: Range, where: str) -> Any:
+    if get_origin(kind) is tuple:
+        if not isinstance(value, list):
+            raise RecipeError(f"{where} = {value!r} is not a list; it takes {allowed.text}")
+        checked: Any = tuple(_check_type(item, get_args(kind)[0], allowed, where) for item in value)
+    else:
+        checked = _check_type(value, kind, allowed, where)
+    if not allowed.holds(checked):
+        raise RecipeError(f"{where} = {value!r} is out of range; it takes {allowed.text}")
+    return checked
+
+
+def _check_type(value: Any, kind: type, allowed: Range, where: str) -> Any:
+    names = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
+    fits = isinstance(value, kind) or (kind is float and isinstance(value, int))
+    if not fits or (isinstance(value, bool) and kind is not bool):
+        extra = "" if allowed is ANY else f" ({allowed.text})"
+        raise RecipeError(f"{where} = {value!r} has the wrong type; it takes {names[kind]}{extra}")
+    if kind is float and not math.isfinite(value):
+        raise RecipeError(f"{where} = {value} is not a finite number; it takes {allowed.text}")
+    return kind(value)
