@@ -1,0 +1,1 @@
+"""Images on disk, prepared data sets, and batches for the trainer."""
