@@ -1,0 +1,177 @@
+"""Built-in networks: shapes, names, counts of parameters, initial values."""
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+import torchvision
+from torch import Tensor, nn
+
+from ddltrain.errors import RecipeError
+from ddltrain.nets import NETS, build_model
+from ddltrain.nets.cifar_resnet import CifarBlock
+from ddltrain.nets.resnet import BasicBlock, Bottleneck
+
+BIG = ["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"]
+SMALL = ["resnet20", "resnet32", "resnet44", "resnet56", "resnet110"]
+
+
+def randomize(model: nn.Module) -> None:
+    """Give every tensor of a state dict a value of its own, near where trained ones lie."""
+    for name, tensor in model.state_dict().items():
+        if name.endswith("running_var"):
+            tensor.uniform_(0.5, 2)
+        elif name.endswith(("running_mean", "bias")):
+            tensor.normal_(std=0.1)
+        elif tensor.ndim == 1:
+            tensor.uniform_(0.2, 0.6)
+
+
+def num_parameters(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("name", BIG)
+def test_exchanges_weights_with_torchvision(name: str) -> None:
+    torch.manual_seed(1)
+    ours = build_model(name, 7).eval()
+    theirs = getattr(torchvision.models, name)(num_classes=7).eval()
+    images = torch.randn(2, 3, 65, 48)
+
+    randomize(theirs)
+    ours.load_state_dict(theirs.state_dict())
+    with torch.inference_mode():
+        expected = theirs(images)
+        assert expected.std() > 1e-3
+        torch.testing.assert_close(ours(images), expected, rtol=1e-5, atol=1e-5)
+
+    ours = build_model(name, 7).eval()
+    randomize(ours)
+    theirs.load_state_dict(ours.state_dict())
+    with torch.inference_mode():
+        torch.testing.assert_close(ours(images), theirs(images), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "millions"),
+    [("resnet20", 0.27), ("resnet32", 0.46), ("resnet44", 0.66), ("resnet56", 0.85), ("resnet110", 1.7)],
+)
+def test_cifar_networks_have_the_published_size(name: str, millions: float) -> None:
+    digits = 1 if millions > 1 else 2
+    assert round(num_parameters(build_model(name, 10)) / 1e6, digits) == millions
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_cifar_networks_have_the_layers_of_their_name(name: str) -> None:
+    layers = [m for m in build_model(name, 10).modules() if isinstance(m, nn.Conv2d | nn.Linear)]
+    assert len(layers) == int(name.removeprefix("resnet"))
+
+
+@pytest.mark.parametrize("name", ["resnet18", "resnet50", "resnet20"])
+@pytest.mark.parametrize("size", [(33, 57), (1, 1), (2, 5), (8, 8)])
+def test_takes_any_size_and_one_class(name: str, size: tuple[int, int]) -> None:
+    model = build_model(name, 1)
+    scores = model(torch.randn(3, 3, *size))
+    assert scores.shape == (3, 1)
+    scores.sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("name", [*BIG[:3], SMALL[0]])
+def test_channels_last_gives_the_same_scores(name: str) -> None:
+    torch.manual_seed(2)
+    model = build_model(name, 5).eval()
+    images = torch.randn(2, 3, 33, 57)
+    with torch.inference_mode():
+        expected = model(images)
+        scores = model.to(memory_format=torch.channels_last)(images.to(memory_format=torch.channels_last))
+    torch.testing.assert_close(scores, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "resnet50", "resnet20"])
+def test_zero_gamma_makes_each_block_its_shortcut(name: str) -> None:
+    model = build_model(name, 4, zero_init_residual=True)
+    seen: list[nn.Module] = []
+
+    def compare(block: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
+        seen.append(block)
+        torch.testing.assert_close(output, torch.relu(shortcut_of(block)(inputs[0])), rtol=0, atol=0)
+
+    shortcut_hooks(model, compare)
+    model(torch.randn(2, 3, 33, 57))
+    assert len(seen) == {"resnet18": 8, "resnet50": 16, "resnet20": 9}[name]
+
+
+def shortcut_of(block: nn.Module) -> Callable[[Tensor], Tensor]:
+    if isinstance(block, CifarBlock):
+        return block.shortcut
+    assert isinstance(block, BasicBlock | Bottleneck)
+    return block.downsample or nn.Identity()
+
+
+def shortcut_hooks(model: nn.Module, hook: Callable[..., None]) -> None:
+    for module in model.modules():
+        if isinstance(module, CifarBlock | BasicBlock | Bottleneck):
+            module.register_forward_hook(hook)
+
+
+@pytest.mark.parametrize(("name", "last"), [("resnet18", "bn2"), ("resnet50", "bn3"), ("resnet20", "bn2")])
+def test_zero_init_residual_touches_each_block_s_last_gamma_alone(name: str, last: str) -> None:
+    for zero_init_residual in (False, True):
+        for part, module in build_model(name, 4, zero_init_residual).named_modules():
+            if isinstance(module, nn.BatchNorm2d):
+                gamma = 0 if zero_init_residual and part.startswith("layer") and part.endswith(last) else 1
+                assert bool((module.weight == gamma).all()), part
+
+
+def test_cifar_shortcut_takes_every_second_pixel_and_adds_zero_channels() -> None:
+    x = torch.arange(2 * 16 * 5 * 3, dtype=torch.float32).reshape(2, 16, 5, 3) + 1
+    out = CifarBlock(16, 32).shortcut(x)
+    assert out.shape == (2, 32, 3, 2)
+    for row in range(3):
+        for column in range(2):
+            assert torch.equal(out[:, :16, row, column], x[:, :, 2 * row, 2 * column])
+    assert not out[:, 16:].any()
+
+
+def test_stride_sits_in_the_3x3_convolution() -> None:
+    block = build_model("resnet50", 4).get_submodule("layer2.0")
+    assert isinstance(block, Bottleneck)
+    assert (block.conv1.stride, block.conv2.stride, block.conv3.stride) == ((1, 1), (2, 2), (1, 1))
+
+
+def test_initial_weights_follow_the_literature() -> None:
+    torch.manual_seed(3)
+    model = build_model("resnet50", 1000)
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Conv2d):
+            fan_out = module.out_channels * module.kernel_size[0] * module.kernel_size[1]
+            assert module.weight.std().item() == pytest.approx((2 / fan_out) ** 0.5, rel=0.05), name
+    fc = model.get_submodule("fc")
+    assert isinstance(fc, nn.Linear)
+    assert fc.weight.std().item() == pytest.approx(0.01, rel=0.01)
+    assert not fc.bias.any()
+
+
+def test_same_seed_same_weights() -> None:
+    torch.manual_seed(4)
+    first = copy.deepcopy(build_model("resnet20", 10).state_dict())
+    torch.manual_seed(4)
+    second = build_model("resnet20", 10).state_dict()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize("num_classes", [0, -3])
+def test_refuses_fewer_classes_than_one(num_classes: int) -> None:
+    with pytest.raises(RecipeError, match=f"at least 1 class, not {num_classes}"):
+        build_model("resnet18", num_classes)
+
+
+def test_unknown_name_names_the_nearest_and_all() -> None:
+    with pytest.raises(RecipeError) as caught:
+        build_model("Resnet-50", 10)
+    message = str(caught.value)
+    assert 'unknown model.name "Resnet-50"; the nearest known one is "resnet50"' in message
+    assert all(name in message for name in NETS)
+    assert "\n" not in message
