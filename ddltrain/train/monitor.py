@@ -1,0 +1,137 @@
+"""What rank 0 does beside training: shows progress, writes the log, saves checkpoints. Other ranks have a `Monitor` that does nothing."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from ddltrain.train.checkpoint import save_checkpoint
+from ddltrain.train.evaluate import Evaluation
+from ddltrain.train.log import MetricsLog
+from ddltrain.train.position import Position
+from ddltrain.train.progress import Progress
+
+
+class Monitor:
+    """Watches a run; this one, of the ranks other than 0, looks away.
+
+    Attributes:
+        failed_save: why the last checkpoint could not be written; None when it was.
+    """
+
+    failed_save: str | None = None
+
+    def say(self, lines: Iterable[str]) -> None:
+        """Tell the user."""
+
+    def start_epoch(self, epoch: int, num_steps: int, first_step: int) -> None:
+        """An epoch begins, or goes on at `first_step`."""
+
+    def step(
+        self,
+        position: Position,
+        loss: float,
+        top1: float,
+        num_images: int,
+        lr: float,
+        data_wait_s: float,
+        step_s: float,
+    ) -> None:
+        """A step is done: mean loss and accuracy in percent over its `num_images` images, on all ranks."""
+
+    def end_epoch(self, position: Position, lr: float, evaluation: Evaluation) -> None:
+        """An epoch is done and evaluated."""
+
+    def save(self, state: dict[str, Any], position: Position) -> None:
+        """The state of the run is to be kept."""
+
+    def close(self) -> None:
+        """Leave the screen and the log in order; a second call does nothing."""
+
+
+class Rank0Monitor(Monitor):
+    """Writes to the screen and into the run folder."""
+
+    def __init__(
+        self, checkpoints: Path, progress: Progress, log: MetricsLog, every_steps: int, keep: int
+    ) -> None:
+        self._checkpoints = checkpoints
+        self._progress = progress
+        self._log = log
+        self._every_steps = every_steps
+        self._keep = keep
+        self._num_steps = 1
+        self._clear()
+
+    def _clear(self) -> None:
+        self._loss_sum = self._correct = self._data_wait_s = self._time_s = 0.0
+        self._num_images = self._num_rows = 0
+
+    def start_epoch(self, epoch: int, num_steps: int, first_step: int) -> None:
+        self._num_steps = num_steps
+        self._progress.start_epoch(epoch, num_steps, first_step)
+
+    def step(
+        self,
+        position: Position,
+        loss: float,
+        top1: float,
+        num_images: int,
+        lr: float,
+        data_wait_s: float,
+        step_s: float,
+    ) -> None:
+        self._loss_sum += loss * num_images
+        self._correct += top1 * num_images
+        self._num_images += num_images
+        self._num_rows += 1
+        self._data_wait_s += data_wait_s
+        self._time_s += step_s
+        mean_loss, mean_top1 = self._loss_sum / self._num_images, self._correct / self._num_images
+        images_per_s = self._num_images / self._time_s
+        self._progress.update(position.step_in_epoch, mean_loss, mean_top1, lr, images_per_s)
+        if position.step % self._every_steps == 0:
+            self._log.write(
+                {
+                    "kind": "train",
+                    "step": position.step,
+                    "epoch": position.epoch + position.step_in_epoch / self._num_steps,
+                    "loss": mean_loss,
+                    "top1": mean_top1,
+                    "lr": lr,
+                    "images_per_s": images_per_s,
+                    "data_wait_s": self._data_wait_s / self._num_rows,
+                }
+            )
+            self._clear()
+
+    def end_epoch(self, position: Position, lr: float, evaluation: Evaluation) -> None:
+        loss, top1 = position.loss_sum / position.num_images, 100 * position.correct / position.num_images
+        images_per_s = position.num_images / position.epoch_s
+        row = {"step": position.step, "epoch": position.epoch}
+        epoch = {
+            "loss": loss,
+            "top1": top1,
+            "lr": lr,
+            "images_per_s": images_per_s,
+            "time_s": position.epoch_s,
+        }
+        self._log.write({"kind": "epoch", **row, **epoch})
+        self._log.write({"kind": "eval", **row, **evaluation.figures()})
+        self._progress.end_epoch(loss, top1, images_per_s, evaluation)
+
+    def save(self, state: dict[str, Any], position: Position) -> None:
+        best_step = position.best_step if position.best_step >= 0 else None
+        try:
+            save_checkpoint(self._checkpoints, state, position.step, self._keep, best_step)
+            self.failed_save = None
+        except OSError as error:
+            self.failed_save = f"cannot write the checkpoint of step {position.step} into {self._checkpoints}: {error.strerror}"
+            self._progress.message(f"WARNING: {self.failed_save}; older ones are kept, and training goes on")
+
+    def say(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self._progress.message(line)
+
+    def close(self) -> None:
+        self._progress.close()
+        self._log.close()

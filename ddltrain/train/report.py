@@ -1,0 +1,174 @@
+"""The report of a run: report.html, one file that explains the run to a person and can be sent to another.
+
+Top to bottom: headline figures, curves, what the model gets wrong, the recipe, the facts of the run and the
+commands to go on. It is drawn from the files of the run folder and the newest evaluation.
+"""
+
+import json
+import os
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from html import escape as esc
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ddltrain.errors import RunError
+from ddltrain.train.log import read_metrics
+from ddltrain.train.report_charts import Curve, chart
+from ddltrain.train.report_classes import classes_card, wrong_card
+from ddltrain.train.report_page import card, facts, page, tile
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from ddltrain.train.evaluate import Evaluation
+
+REPORT_FILE = "report.html"
+
+_Row = dict[str, Any]
+
+
+def write_report(
+    run: Path,
+    evaluation: "Evaluation | None",
+    classes: Sequence[str],
+    image_of: "Callable[[int], Image.Image]",
+    name_of: Callable[[int], str],
+) -> None:
+    """Writes report.html into the run folder, in one atomic replacement.
+
+    Args:
+        run: the run folder; metrics.jsonl, recipe.toml and run.json in it are shown as far as they exist.
+        evaluation: of the validation images; without it the page has curves but no classes and images.
+        classes: names by label.
+        image_of: position in the evaluation -> image; called for at most 36 positions.
+        name_of: position in the evaluation -> file name.
+
+    Raises:
+        RunError: run.json is damaged.
+        OSError: the file cannot be written. What `image_of` raises passes through; the old report then stays.
+    """
+    if evaluation is not None and evaluation.count == 0:
+        evaluation = None
+    name = run.resolve().name
+    run_facts = _read_facts(run / "run.json")
+    rows = _Rows(read_metrics(run))
+    parts = [f"<h1>{esc(name)}</h1>", _headline(rows, evaluation, run_facts), _curves(rows)]
+    if evaluation is not None:
+        parts.append(classes_card(evaluation, classes))
+        parts.append(wrong_card(evaluation, classes, image_of, name_of))
+    else:
+        parts.append(card("Classes", '<p class="soft">The model has not been evaluated yet.</p>'))
+    parts.append(_recipe_and_facts(run / "recipe.toml", run_facts))
+    parts.append(_commands(run, run_facts))
+    _replace(run / REPORT_FILE, page(name, "\n".join(parts)))
+
+
+class _Rows:
+    """The rows of metrics.jsonl by kind; of rows written twice (after a resume) the newest counts."""
+
+    def __init__(self, rows: Sequence[_Row]) -> None:
+        newest = {(row["kind"], row["step"]): row for row in rows}
+        ordered = sorted(newest.values(), key=lambda row: float(row["step"]))
+        self.train = [row for row in ordered if row["kind"] == "train"]
+        self.epoch = [row for row in ordered if row["kind"] == "epoch"]
+        self.eval = [row for row in ordered if row["kind"] == "eval"]
+
+
+def _headline(rows: _Rows, evaluation: "Evaluation | None", run_facts: Mapping[str, Any]) -> str:
+    tiles = []
+    if evaluation is not None:
+        tiles.append(_accuracy_tile("top-1", evaluation.top1, evaluation.correct1, evaluation.count))
+        tiles.append(_accuracy_tile("top-5", evaluation.top5, evaluation.correct5, evaluation.count))
+    elif rows.eval:
+        last = rows.eval[-1]
+        tiles.append(_accuracy_tile("top-1", last["top1"], last["correct1"], last["count"]))
+        tiles.append(_accuracy_tile("top-5", last["top5"], last["correct5"], last["count"]))
+    if rows.epoch:
+        time_s = sum(row["time_s"] for row in rows.epoch)
+        num_images = sum((row["images_per_s"] or 0.0) * row["time_s"] for row in rows.epoch)
+        tiles.append(tile(str(rows.epoch[-1]["epoch"]), "epochs"))
+        tiles.append(tile(_duration(time_s), "training time"))
+        tiles.append(tile(f"{num_images / max(time_s, 1e-9):,.0f}", "images a second (mean)"))
+    if "ranks" in run_facts:
+        tiles.append(tile(str(run_facts["ranks"]), "ranks"))
+    return (
+        f'<div class="tiles">{"".join(tiles)}</div>' if tiles else '<p class="soft">Nothing measured yet.</p>'
+    )
+
+
+def _accuracy_tile(name: str, percent: float, num_right: int, count: int) -> str:
+    return tile(f"{percent:.2f} %", f"{name}: {num_right:,} of {count:,} images")
+
+
+def _curves(rows: _Rows) -> str:
+    def curves(key: str, with_val: bool) -> list[Curve]:
+        drawn = [
+            Curve("train, each step", "train faint", _points(rows.train, key)),
+            Curve("train, mean of the epoch", "train", _points(rows.epoch, key)),
+        ]
+        return [*drawn, Curve("validation", "val", _points(rows.eval, key))] if with_val else drawn
+
+    rate = _points(rows.train, "lr") or _points(rows.epoch, "lr")
+    charts = [
+        chart("Loss", curves("loss", True)),
+        chart("Top-1 accuracy (%)", curves("top1", True), high=100),
+        chart("Learning rate", [Curve("learning rate", "train", rate)], from_zero=True),
+        chart("Throughput (images a second)", curves("images_per_s", False), from_zero=True),
+    ]
+    return card("Curves", f'<div class="columns">{"".join(charts)}</div>')
+
+
+def _points(rows: Sequence[_Row], key: str) -> list[tuple[float, float | None]]:
+    return [(float(row["epoch"]), row[key]) for row in rows if key in row]
+
+
+def _recipe_and_facts(recipe: Path, run_facts: Mapping[str, Any]) -> str:
+    text = recipe.read_text(encoding="utf-8", errors="replace") if recipe.exists() else "not recorded"
+    table = facts((k, v if isinstance(v, str) else json.dumps(v)) for k, v in run_facts.items())
+    cards = card("Recipe", f"<pre>{esc(text)}</pre>") + card(
+        "Run", table if run_facts else "<p>not recorded</p>"
+    )
+    return f'<div class="columns">{cards}</div>'
+
+
+def _commands(run: Path, run_facts: Mapping[str, Any]) -> str:
+    evaluate = f"ddltrain evaluate {shlex.quote(str(run))}"
+    body = f'<p>Evaluate the checkpoint:</p><pre class="command">{esc(evaluate)}</pre>'
+    command = run_facts.get("command")
+    if isinstance(command, str) and command:
+        resume = command if "--resume" in command.split() else f"{command} --resume"
+        body += f'<p>Go on after an interruption:</p><pre class="command">{esc(resume)}</pre>'
+    return card("Commands", body)
+
+
+def _read_facts(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        content = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise RunError(
+            f"{path}: not valid JSON ({error}); delete the file to get the report without it"
+        ) from error
+    if not isinstance(content, dict):
+        raise RunError(f"{path}: holds no JSON object; delete the file to get the report without it")
+    return content
+
+
+def _duration(seconds: float) -> str:
+    minutes, whole_s = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {whole_s:02d} s" if minutes else f"{seconds:.1f} s"
+
+
+def _replace(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        # File names need not be valid Unicode: what cannot be written becomes a question mark.
+        temporary.write_bytes(text.encode("utf-8", errors="replace"))
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

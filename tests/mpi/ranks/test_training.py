@@ -1,0 +1,250 @@
+"""Training on N ranks against training on one, inside one job: each rank also trains alone."""
+
+import io
+from contextlib import ExitStack
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+from ddltrain.comm.buckets import Buckets
+from ddltrain.comm.engine import Engine
+from ddltrain.comm.world import World
+from ddltrain.input.store import Dataset, Record, Store, StoreWriter
+from ddltrain.recipe import Recipe, parse_recipe
+from ddltrain.train.evaluate import Evaluation, evaluate
+from ddltrain.train.inputs import Normalizer
+from ddltrain.train.monitor import Monitor
+from ddltrain.train.position import Position
+from ddltrain.train.setup import make_decoder
+from ddltrain.train.statistics import RunningStatistics
+from ddltrain.train.trainer import Trainer
+
+NUM_TRAIN = 203  # a last batch that no number of ranks divides
+RECIPE = """
+[model]
+name = "resnet20"
+[data]
+image_size = 8
+train_crop = "pad"
+crop_padding = 1
+eval_resize = 8
+[train]
+epochs = 3
+batch_per_rank = {batch}
+label_smoothing = 0.1
+threads = 1
+[optim]
+lr_base = 0.3
+weight_decay = 0.01
+[schedule]
+kind = "cosine"
+warmup_epochs = 1
+[comm]
+bucket_mib = 0.003
+[checkpoint]
+every_steps = {every}
+keep = 99
+"""
+
+
+class Recorder(Monitor):
+    """Keeps what a run tells; rank 0's checkpoints as bytes by step."""
+
+    def __init__(self) -> None:
+        self.losses: list[float] = []
+        self.evaluations: list[Evaluation] = []
+        self.states: dict[int, bytes] = {}
+
+    def step(
+        self,
+        position: Position,
+        loss: float,
+        top1: float,
+        num_images: int,
+        lr: float,
+        wait_s: float,
+        step_s: float,
+    ) -> None:
+        self.losses.append(loss)
+
+    def end_epoch(self, position: Position, lr: float, evaluation: Evaluation) -> None:
+        self.evaluations.append(evaluation)
+
+    def save(self, state: dict[str, object], position: Position) -> None:
+        file = io.BytesIO()
+        torch.save({"format": 1, **state}, file)
+        self.states[position.step] = file.getvalue()
+
+
+def small_net(with_norm: bool) -> nn.Module:
+    torch.manual_seed(1)
+    norm = nn.BatchNorm2d(8) if with_norm else nn.Identity()
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1),
+        norm,
+        nn.ReLU(),
+        nn.Conv2d(8, 8, 3, stride=2),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(72, 5),
+    )
+
+
+@pytest.fixture(scope="session")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """Five classes of 8x8 images, the same on all ranks."""
+    folder = tmp_path_factory.mktemp("data")
+    noise = np.random.default_rng(0)
+    centres = noise.integers(60, 196, (5, 8, 8, 3))
+    stores = {}
+    for split, count in (("train", NUM_TRAIN), ("val", 71)):
+        with StoreWriter(folder / f"{split}.lmdb") as writer:
+            for number in range(count):
+                file = io.BytesIO()
+                pixels = centres[number % 5] + noise.integers(-60, 60, (8, 8, 3))
+                Image.fromarray(pixels.astype(np.uint8)).save(file, "PNG")
+                writer.append(Record(f"{number}.png", number % 5, file.getvalue()))
+        stores[split] = Store(folder / f"{split}.lmdb")
+    return Dataset(folder, tuple("abcde"), "fingerprint", stores, {})
+
+
+def recipe(batch: int, every: int = 0) -> Recipe:
+    return parse_recipe(RECIPE.format(batch=batch, every=every), "test")
+
+
+def train(
+    dataset: Dataset,
+    config: Recipe,
+    engine: Engine,
+    with_norm: bool,
+    state: bytes | None = None,
+    stop_at: int | None = None,
+) -> tuple[Recorder, nn.Module]:
+    """One run from the start or from a checkpoint, told to stop on the last rank at a step."""
+    torch.set_num_threads(1)
+    model, recorder = small_net(with_norm), Recorder()
+    with ExitStack() as stack:
+        decoders = {
+            split: stack.enter_context(make_decoder(config, store, split == "train", 2, torch.device("cpu")))
+            for split, store in dataset.splits.items()
+        }
+        trainer = Trainer(config, model, dataset, decoders, engine, torch.device("cpu"))
+        if state is not None:
+            trainer.restore(state, "it")
+        is_last = engine.rank == engine.world_size - 1
+        trainer.run(recorder, lambda: is_last and trainer.position.step + 1 == stop_at)
+    return recorder, model
+
+
+def same_bits(one: nn.Module, other: nn.Module) -> bool:
+    return all(
+        torch.equal(first, second)
+        for first, second in zip(one.state_dict().values(), other.state_dict().values(), strict=True)
+    )
+
+
+def test_n_ranks_train_as_one_rank_with_the_whole_batch(
+    dataset: Dataset, world: World, engine: Engine, alone: World
+) -> None:
+    together, model = train(dataset, recipe(4), engine, with_norm=False)
+    apart, reference = train(dataset, recipe(4 * world.world_size), Engine(alone), with_norm=False)
+    assert len(together.losses) == len(apart.losses)
+    np.testing.assert_allclose(together.losses, apart.losses, rtol=1e-4)
+    for ours, theirs in zip(model.parameters(), reference.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
+
+
+def test_the_same_seed_gives_the_same_bits_on_every_rank_and_every_time(
+    dataset: Dataset, world: World, engine: Engine
+) -> None:
+    first, model = train(dataset, recipe(4), engine, with_norm=True)
+    second, again = train(dataset, recipe(4), engine, with_norm=True)
+    assert first.losses == second.losses
+    assert same_bits(model, again)
+    flat = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+    assert torch.equal(engine.broadcast_(flat.clone()), flat)
+    assert world.comm.allgather(first.losses) == [first.losses] * world.world_size
+
+
+@pytest.mark.parametrize("every", [7, 1])
+def test_a_run_restored_from_any_checkpoint_ends_with_the_same_bits(
+    dataset: Dataset, world: World, engine: Engine, every: int
+) -> None:
+    whole, model = train(dataset, recipe(8, every), engine, with_norm=True)
+    steps = world.comm.bcast(sorted(whole.states))
+    for step in {steps[0], steps[len(steps) // 2], steps[-1]}:
+        state = engine.broadcast_bytes(whole.states.get(step), world)
+        rest, again = train(dataset, recipe(8, every), engine, with_norm=True, state=state)
+        assert rest.losses == whole.losses[step:]
+        assert same_bits(model, again)
+
+
+def test_a_stopped_run_goes_on_as_if_it_had_not_been_stopped(
+    dataset: Dataset, world: World, engine: Engine
+) -> None:
+    whole, model = train(dataset, recipe(8), engine, with_norm=True)
+    stopped, _ = train(dataset, recipe(8), engine, with_norm=True, stop_at=3)
+    assert len(stopped.losses) == 3
+    state = engine.broadcast_bytes(stopped.states.get(3), world)
+    rest, again = train(dataset, recipe(8), engine, with_norm=True, state=state)
+    assert stopped.losses + rest.losses == whole.losses
+    assert same_bits(model, again)
+
+
+def test_what_is_saved_has_the_mean_of_the_ranks_statistics(
+    dataset: Dataset, world: World, engine: Engine
+) -> None:
+    recorder, model = train(dataset, recipe(8), engine, with_norm=True)
+    own = RunningStatistics(model).get()
+    mean = engine.allreduce_(own.double()) / world.world_size
+    if world.rank == 0:
+        saved = torch.load(io.BytesIO(recorder.states[max(recorder.states)]), weights_only=True)["model"]
+        torch.testing.assert_close(
+            torch.cat([saved["1.running_mean"], saved["1.running_var"]]).double(), mean
+        )
+        assert not any(key.startswith(("module.", "_orig_mod.")) for key in saved)
+
+
+def test_an_evaluation_does_not_depend_on_the_number_of_ranks(
+    dataset: Dataset, engine: Engine, alone: World
+) -> None:
+    config, device = recipe(8), torch.device("cpu")
+    _, model = train(dataset, config, engine, with_norm=False)
+    store, normalize = dataset.splits["train"], Normalizer(config.data, device, channels_last=True)
+    with make_decoder(config, store, False, 2, device) as decoder:
+        together = evaluate(model, decoder, store.labels, normalize, engine)
+        apart = evaluate(model, decoder, store.labels, normalize, Engine(alone))
+        stopped = evaluate(
+            model, decoder, store.labels, normalize, engine, should_stop=lambda: engine.rank == 0
+        )
+    assert together is not None
+    assert apart is not None
+    assert together.figures() == apart.figures()
+    assert together.count == NUM_TRAIN
+    assert together.correct5 == NUM_TRAIN  # of five classes
+    for own, other in ((together.predictions, apart.predictions), (together.confidences, apart.confidences)):
+        assert np.array_equal(own, other)
+    assert stopped is None
+
+
+def test_gradients_are_views_of_their_buckets_with_the_layout_of_their_parameters(engine: Engine) -> None:
+    model = small_net(with_norm=True).to(memory_format=torch.channels_last)
+    buckets = Buckets(model, bucket_bytes=1000, num_extras=2)
+    assert len(buckets.flat) > 2
+    images = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(engine.rank))
+    model(images).square().sum().backward()
+    own = [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+    buckets.extras[:] = torch.tensor([1.0, engine.rank])
+    buckets.allreduce_(engine)
+    for parameter, gradient in zip(model.parameters(), own, strict=True):
+        assert parameter.grad is not None
+        assert parameter.grad.stride() == parameter.stride()
+        total = engine.allreduce_(gradient.contiguous())
+        torch.testing.assert_close(parameter.grad, total)
+    ranks = engine.world_size
+    assert buckets.extras.tolist() == [ranks, ranks * (ranks - 1) / 2]
+    buckets.zero_()
+    assert all(parameter.grad is not None and not parameter.grad.any() for parameter in model.parameters())
