@@ -1,0 +1,7 @@
+"""`python -m ddltrain` is the command `ddltrain`."""
+
+import sys
+
+from ddltrain.cli.main import main
+
+sys.exit(main())

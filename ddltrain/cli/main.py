@@ -1,0 +1,48 @@
+"""The command `ddltrain` and its subcommands. Help needs neither MPI nor torch: commands import what they use when they run."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from ddltrain import __version__
+from ddltrain.cli import evaluate, prepare, train
+from ddltrain.errors import EXIT_USER_ERROR, DdltrainError
+
+_COMMANDS = {"prepare": prepare, "train": train, "evaluate": evaluate}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; `arguments` are those behind the program's name. Returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="ddltrain",
+        description="Trains ResNets to classify images, from one machine to as many as MPI can reach.",
+        epilog="First `ddltrain prepare SOURCE OUT`, then `ddltrain train RECIPE data=OUT`, then `ddltrain evaluate RUN`.",
+    )
+    parser.add_argument("--version", action="version", version=f"ddltrain {__version__}")
+    commands = parser.add_subparsers(title="commands", dest="command", required=True, metavar="COMMAND")
+    for name, command in _COMMANDS.items():
+        doc = (command.__doc__ or "").strip()
+        subparser = commands.add_parser(
+            name,
+            help=doc.splitlines()[0],
+            description=doc,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        command.add_arguments(subparser)
+        subparser.set_defaults(run=command.run)
+    args, rest = parser.parse_known_args(arguments)
+    # argparse takes "key=value" only in one run; people also write them behind flags.
+    overrides = (
+        [word for word in rest if "=" in word and not word.startswith("-")] if "overrides" in args else []
+    )
+    if len(overrides) < len(rest):
+        unknown = [word for word in rest if word not in overrides]
+        parser.error(f"unknown argument {' '.join(unknown)}; see ddltrain {args.command} -h")
+    if overrides:
+        args.overrides = [*args.overrides, *overrides]
+    try:
+        status: int = args.run(args)
+    except DdltrainError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return EXIT_USER_ERROR
+    return status

@@ -1,0 +1,128 @@
+"""The commands as a user runs them, from data to a report, on one rank and many."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import RECIPE, REPOSITORY, Command
+
+QUICK = ("train.epochs=2", "data.image_size=8", "data.eval_resize=8", "data.crop_padding=1")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, command: Command, digits: Path) -> Path:
+    """A short run on 2 ranks."""
+    folder = tmp_path_factory.mktemp("runs") / "quick"
+    done = command("train", RECIPE, f"data={digits}", *QUICK, "--run", folder, "--ranks", 2)
+    assert done.returncode == 0, done.stderr
+    assert "\x1b" not in done.stdout  # nobody's terminal
+    assert "epoch 2/2" in done.stdout
+    assert str(folder / "report.html") in done.stdout
+    return folder
+
+
+def test_a_run_leaves_all_that_a_person_wants_to_see(run: Path) -> None:
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [row["epoch"] for row in rows if row["kind"] == "eval"] == [1, 2]
+    assert rows[-1]["count"] == 355
+    facts = json.loads((run / "run.json").read_text())
+    assert (facts["ranks"], facts["global_batch"], facts["seed"]) == (2, 64, 0)
+    assert "train.epochs=2" in facts["command"]
+    page = (run / "report.html").read_text()
+    assert "<svg" in page
+    assert "resnet20" in page
+    assert list((run / "tensorboard").iterdir())
+    state = torch.load(run / "checkpoints" / "best.pt", weights_only=True)
+    assert state["model"]["conv1.weight"].shape == (16, 3, 3, 3)
+
+
+def test_evaluation_counts_do_not_depend_on_the_number_of_ranks(
+    run: Path, command: Command, tmp_path: Path
+) -> None:
+    figures = []
+    for ranks in (1, 2, 3, 7):  # of 6 batches: one of 7 ranks has none
+        file = tmp_path / f"{ranks}.json"
+        done = command("evaluate", run, "--ranks", ranks, "--json", file)
+        assert done.returncode == 0, done.stderr
+        assert "top-1" in done.stdout
+        figures.append(json.loads(file.read_text()))
+    assert figures[0]["count"] == 355
+    assert figures[0] == figures[1] == figures[2] == figures[3]
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert rows[-1]["correct1"] == figures[0]["correct1"]
+
+
+def test_a_checkpoint_and_the_training_split_can_be_evaluated(
+    run: Path, command: Command, tmp_path: Path
+) -> None:
+    done = command(
+        "evaluate", run / "checkpoints" / "best.pt", "--split", "train", "--json", tmp_path / "it.json"
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "it.json").read_text())["count"] == 1442
+
+
+def test_a_finished_run_says_so_when_resumed(run: Path, command: Command, digits: Path) -> None:
+    done = command("train", RECIPE, f"data={digits}", *QUICK, "--run", run, "--ranks", 2, "--resume")
+    assert done.returncode == 0, done.stderr
+    assert "finished its 2 epochs already" in done.stdout
+
+
+def test_a_users_own_model_trains_and_starts_from_weights(
+    command: Command, digits: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from torch import nn\n"
+        "def tiny(num_classes):\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(192, 32), nn.Dropout(0.2), nn.ReLU(), nn.Linear(32, num_classes))\n"
+    )
+    words = ("train", RECIPE, f"data={digits}", *QUICK, "model.name=mine.py:tiny")
+    done = command(*words, "--run", "first", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    again = command(*words, "model.weights=first/checkpoints/best.pt", "--run", "second", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    rows = [
+        json.loads((tmp_path / run / "metrics.jsonl").read_text().splitlines()[0])
+        for run in ("first", "second")
+    ]
+    assert rows[1]["loss"] < rows[0]["loss"] - 0.3
+
+
+def test_bf16_and_plain_layout_train(command: Command, digits: Path, tmp_path: Path) -> None:
+    words = (
+        "train",
+        RECIPE,
+        f"data={digits}",
+        *QUICK,
+        "train.epochs=1",
+        "train.precision=bf16",
+        "train.channels_last=false",
+    )
+    done = command(*words, "schedule.warmup_epochs=0", "--run", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", ["prepare", "train", "evaluate"])
+def test_help_needs_no_mpi_and_no_torch(name: str, tmp_path: Path) -> None:
+    blocked = "import sys; sys.modules.update({'mpi4py': None, 'torch': None, 'numpy': None}); sys.argv = sys.argv[1:]; "
+    script = REPOSITORY / "tools" / f"{name}.py"
+    start = f"{blocked} import runpy; runpy.run_path(sys.argv[0], run_name='__main__')"
+    done = subprocess.run(
+        [sys.executable, "-c", start, str(script), "-h"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "usage:" in done.stdout
+
+
+def test_scripts_in_tools_are_the_subcommands(command: Command) -> None:
+    for name in ("prepare", "train", "evaluate"):
+        script = subprocess.run(
+            [sys.executable, str(REPOSITORY / "tools" / f"{name}.py"), "-h"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert script.stdout == command(name, "-h").stdout

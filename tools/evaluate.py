@@ -1,0 +1,7 @@
+"""The command `ddltrain evaluate` as a script."""
+
+import sys
+
+from ddltrain.cli.main import main
+
+sys.exit(main(["evaluate", *sys.argv[1:]]))

@@ -1,0 +1,7 @@
+"""The command `ddltrain prepare` as a script."""
+
+import sys
+
+from ddltrain.cli.main import main
+
+sys.exit(main(["prepare", *sys.argv[1:]]))
