@@ -108,9 +108,7 @@ class EvaluationJob:
         table.add_row("top-1", f"{evaluation.top1:.2f}", str(evaluation.correct1), str(evaluation.count))
         table.add_row("top-5", f"{evaluation.top5:.2f}", str(evaluation.correct5), str(evaluation.count))
         console.print(table)
-        console.print(
-            f"loss {evaluation.loss:.4f} on the {self.split} images of {dataset.path}", soft_wrap=True
-        )
+        console.print(f"loss {evaluation.loss:.4f} on the {self.split} images of {dataset.path}")
         if self.json_file:
             figures = {
                 **evaluation.figures(),

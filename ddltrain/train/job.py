@@ -75,7 +75,9 @@ def run_job(
         facts = _facts(recipe, dataset, world)
         with agreed(world):
             monitor = (
-                _start_monitor(folder, recipe, facts, trainer.position, console) if folder else Monitor()
+                _start_monitor(folder, recipe, facts, dataset, trainer.position, console)
+                if folder
+                else Monitor()
             )
         stack.callback(monitor.close)
         monitor.say([*notes, *_opening(recipe, facts, device, trainer.position)])
@@ -83,10 +85,8 @@ def run_job(
         with agreed(world):
             if monitor.failed_save:
                 raise RunError(f"{monitor.failed_save}; make room and go on with --resume")
-        monitor.close()
         is_finished = trainer.position.epoch == recipe.train.epochs
-        if folder:
-            _finish(folder.path, dataset, evaluation, trainer.position, is_finished, console)
+        monitor.say(_closing(run, evaluation, trainer.position, is_finished))
     return 0 if is_finished else EXIT_STOPPED
 
 
@@ -105,7 +105,12 @@ def _facts(recipe: Recipe, dataset: Dataset, world: World) -> dict[str, Any]:
 
 
 def _start_monitor(
-    folder: RunFolder, recipe: Recipe, facts: dict[str, Any], position: Position, console: Console
+    folder: RunFolder,
+    recipe: Recipe,
+    facts: dict[str, Any],
+    dataset: Dataset,
+    position: Position,
+    console: Console,
 ) -> Monitor:
     folder.write_facts(recipe, facts)
     progress = Progress(recipe.train.epochs, console)
@@ -113,7 +118,20 @@ def _start_monitor(
         log = MetricsLog(folder.path, position.step if position.step else None, progress.message)
     except OSError as error:
         raise RunError(f"cannot write the log into {folder.path}: {error.strerror}") from None
-    return Rank0Monitor(folder.checkpoints, progress, log, recipe.log.every_steps, recipe.checkpoint.keep)
+    val = dataset.splits["val"]
+
+    def report(evaluation: Evaluation) -> None:
+        write_report(
+            folder.path,
+            evaluation,
+            dataset.classes,
+            image_of=lambda place: decode_rgb(val[place].image),
+            name_of=lambda place: val[place].name,
+        )
+
+    return Rank0Monitor(
+        folder.checkpoints, progress, log, recipe.log.every_steps, recipe.checkpoint.keep, report
+    )
 
 
 def _opening(recipe: Recipe, facts: dict[str, Any], device: torch.device, position: Position) -> list[str]:
@@ -130,31 +148,17 @@ def _opening(recipe: Recipe, facts: dict[str, Any], device: torch.device, positi
     return lines
 
 
-def _finish(
-    run: Path,
-    dataset: Dataset,
-    evaluation: Evaluation | None,
-    position: Position,
-    is_finished: bool,
-    console: Console,
-) -> None:
-    """Write the report, and tell where things are and what to do next."""
-    val = dataset.splits["val"]
+def _closing(run: Path, evaluation: Evaluation | None, position: Position, is_finished: bool) -> list[str]:
+    """Where things are, and what to do next."""
+    lines = []
     if evaluation is not None:
-        write_report(
-            run,
-            evaluation,
-            dataset.classes,
-            image_of=lambda place: decode_rgb(val[place].image),
-            name_of=lambda place: val[place].name,
-        )
-        console.print(
+        lines.append(
             f"top-1 {evaluation.top1:.2f} % ({evaluation.correct1} of {evaluation.count} validation images)"
         )
     if is_finished:
-        console.print(f"report: {run / REPORT_FILE}   evaluate it: ddltrain evaluate {run}", soft_wrap=True)
+        lines.append(f"report: {run / REPORT_FILE}   evaluate it: ddltrain evaluate {run}")
     else:
-        console.print(
-            f"stopped at step {position.step}; all is saved, go on with the same command and --resume",
-            soft_wrap=True,
+        lines.append(
+            f"stopped at step {position.step}; all is saved, go on with the same command and --resume"
         )
+    return lines

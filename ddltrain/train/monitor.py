@@ -1,6 +1,6 @@
 """What rank 0 does beside training: shows progress, writes the log, saves checkpoints. Other ranks have a `Monitor` that does nothing."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -52,13 +52,20 @@ class Rank0Monitor(Monitor):
     """Writes to the screen and into the run folder."""
 
     def __init__(
-        self, checkpoints: Path, progress: Progress, log: MetricsLog, every_steps: int, keep: int
+        self,
+        checkpoints: Path,
+        progress: Progress,
+        log: MetricsLog,
+        every_steps: int,
+        keep: int,
+        write_report: Callable[[Evaluation], None],
     ) -> None:
         self._checkpoints = checkpoints
         self._progress = progress
         self._log = log
         self._every_steps = every_steps
         self._keep = keep
+        self._write_report = write_report
         self._num_steps = 1
         self._clear()
 
@@ -118,6 +125,10 @@ class Rank0Monitor(Monitor):
         self._log.write({"kind": "epoch", **row, **epoch})
         self._log.write({"kind": "eval", **row, **evaluation.figures()})
         self._progress.end_epoch(loss, top1, images_per_s, evaluation)
+        try:
+            self._write_report(evaluation)
+        except OSError as error:
+            self._progress.message(f"WARNING: cannot write the report: {error}; training goes on")
 
     def save(self, state: dict[str, Any], position: Position) -> None:
         best_step = position.best_step if position.best_step >= 0 else None

@@ -15,7 +15,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from typing import Protocol, TextIO, cast
+from typing import Any, Protocol, TextIO, cast
 
 from rich.console import Console
 from rich.control import Control
@@ -29,6 +29,9 @@ PLAIN_INTERVAL_S = 10.0
 _LIVE_INTERVAL_S = 0.1
 _MAX_BAR = 30
 _MIN_BAR = 8
+
+# Paths and messages are printed as they are: no "[...]" taken for markup, no line broken at the width.
+_AS_WRITTEN: dict[str, Any] = {"highlight": False, "markup": False, "soft_wrap": True}
 
 
 class Accuracy(Protocol):
@@ -53,10 +56,10 @@ def make_console() -> Console:
         )
     stream = cast(TextIO, _PatientStream(sys.stdout)) if sys.stdout is not None else None
     if columns and int(columns) > 0:
-        return Console(file=stream, force_terminal=True, width=int(columns), highlight=False)
+        return Console(file=stream, force_terminal=True, width=int(columns), **_AS_WRITTEN)
     # Some launchers give ranks a terminal of their own, even when they themselves write to a file.
     is_terminal = stream is not None and stream.isatty() and launcher_size(os.environ) is None
-    return Console(file=stream, force_terminal=is_terminal, highlight=False)
+    return Console(file=stream, force_terminal=is_terminal, **_AS_WRITTEN)
 
 
 class Progress:
