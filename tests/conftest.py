@@ -7,6 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
+from hypothesis import settings
+
+# Machines differ in speed: no example fails for being slow. In CI the same examples come every time.
+settings.register_profile("ddltrain", deadline=None, derandomize=bool(os.environ.get("CI")))
+settings.load_profile("ddltrain")
+torch.set_num_threads(1)  # small tensors: threads only get in each other's way
 
 REPOSITORY = Path(__file__).parent.parent
 RECIPE = REPOSITORY / "models" / "resnet20-cifar" / "digits.toml"

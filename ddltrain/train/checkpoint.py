@@ -42,7 +42,11 @@ def save_checkpoint(folder: Path, state: dict[str, Any], step: int, keep: int, b
     data = buffer.getbuffer()
     path = checkpoint_path(folder, step)
     write_whole(_digest_path(path), f"{hashlib.sha256(data).hexdigest()}  {path.name}\n".encode())
-    write_whole(path, data)
+    try:
+        write_whole(path, data)
+    except OSError:
+        _digest_path(path).unlink()
+        raise
     if best_step is not None and checkpoint_path(folder, best_step).exists():
         link = folder / "best.pt.tmp"
         link.symlink_to(checkpoint_path(folder, best_step).name)

@@ -179,3 +179,23 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_a_reason(
     )
     done = command(*words, "--run", tmp_path / "run")
     check_one_line(done, "the loss is", "step", "optim.lr_base")
+
+
+def test_a_full_disk_ends_in_an_error_and_no_fragment(digits: Path, tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "ddltrain", "train", str(RECIPE), f"data={digits}", "train.epochs=2"]
+    words += ["data.image_size=8", "data.eval_resize=8", "--run", str(tmp_path / "run")]
+    limit_kib = 1000  # a file may not grow beyond this, and a checkpoint of this net is twice as large
+    done = subprocess.run(
+        ["bash", "-c", f'ulimit -f {limit_kib}; exec "$@"', "bash", *words],
+        capture_output=True,
+        text=True,
+        timeout=COMMAND_TIMEOUT_S,
+        check=False,
+    )
+    assert "epoch 2/2" in done.stdout  # training went on
+    assert done.stdout.count("WARNING: cannot write the checkpoint") == 2
+    assert done.returncode == 2
+    last = done.stderr.strip().splitlines()[-1]  # before it Open MPI may complain of the limit, too
+    assert last.startswith("error: cannot write the checkpoint of step 92")
+    assert "--resume" in last
+    assert list((tmp_path / "run" / "checkpoints").iterdir()) == []
