@@ -37,6 +37,7 @@ class Engine:
             torch.int64: _engine.DType.int64,
         }
         self._communicator = _engine.Communicator(MPI._addressof(world.comm), max_message_bytes)
+        self._staging: dict[tuple[int, torch.dtype], torch.Tensor] = {}
         self.rank = self._communicator.rank
         self.world_size = self._communicator.world_size
 
@@ -55,11 +56,18 @@ class Engine:
                 f"shape {tuple(tensor.shape)} and strides {tensor.stride()}: call .contiguous() or .to(dtype) first"
             )
         if self.world_size > 1 and tensor.numel():
-            host = tensor.cpu()  # the tensor itself when it lives there
+            host = tensor if tensor.device.type == "cpu" else self._staged(tensor)
             self._communicator.allreduce_sum(host.data_ptr(), host.numel(), self._dtypes[host.dtype])
             if host is not tensor:
                 tensor.copy_(host)
         return tensor
+
+    def _staged(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A copy in pinned host memory, which the next tensor of this size reuses."""
+        key = (tensor.numel(), tensor.dtype)
+        if key not in self._staging:
+            self._staging[key] = torch.empty(tensor.numel(), dtype=tensor.dtype, pin_memory=True)
+        return self._staging[key].view_as(tensor).copy_(tensor)
 
     def broadcast_(self, tensor: torch.Tensor, root: int = 0) -> torch.Tensor:
         """Replace `tensor` (any dtype, layout and device) by that of rank `root`, in place."""

@@ -122,16 +122,17 @@ def train(
     with_norm: bool,
     state: bytes | None = None,
     stop_at: int | None = None,
+    device: str = "cpu",
 ) -> tuple[Recorder, nn.Module]:
     """One run from the start or from a checkpoint, told to stop on the last rank at a step."""
     torch.set_num_threads(1)
     model, recorder = small_net(with_norm), Recorder()
     with ExitStack() as stack:
         decoders = {
-            split: stack.enter_context(make_decoder(config, store, split == "train", 2, torch.device("cpu")))
+            split: stack.enter_context(make_decoder(config, store, split == "train", 2, torch.device(device)))
             for split, store in dataset.splits.items()
         }
-        trainer = Trainer(config, model, dataset, decoders, engine, torch.device("cpu"))
+        trainer = Trainer(config, model, dataset, decoders, engine, torch.device(device))
         if state is not None:
             trainer.restore(state, "it")
         is_last = engine.rank == engine.world_size - 1
@@ -180,6 +181,14 @@ def test_a_run_restored_from_any_checkpoint_ends_with_the_same_bits(
         rest, again = train(dataset, recipe(8, every), engine, with_norm=True, state=state)
         assert rest.losses == whole.losses[step:]
         assert same_bits(model, again)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_gpu_trains_as_a_cpu_does(dataset: Dataset, engine: Engine) -> None:
+    on_cpu, _ = train(dataset, recipe(8), engine, with_norm=True)
+    on_gpu, _ = train(dataset, recipe(8), engine, with_norm=True, device="cuda")
+    np.testing.assert_allclose(on_gpu.losses, on_cpu.losses, rtol=0.02)
 
 
 def test_a_stopped_run_goes_on_as_if_it_had_not_been_stopped(
