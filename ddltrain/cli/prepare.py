@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _PLAIN_EVERY_S = 10.0
 _SHOWN = 10
 _RECIPES = {"digits": "models/resnet20-cifar/digits.toml", "cifar10": "models/resnet20-cifar/cifar10.toml"}
+_FIRST_RECIPE = "models/resnet18/imagenette-128.toml"  # a start for any other source
 INTERRUPTED = 130  # the exit status that shells use for Ctrl-C
 
 
@@ -86,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
     if outcome.was_up_to_date:
         console.print(f"{args.out} is up to date: made from the same source with the same options")
     _print_summary(console, outcome.description)
-    recipe = _RECIPES.get(outcome.description["source"]["kind"], "models/MODEL/RECIPE.toml")
+    recipe = _RECIPES.get(outcome.description["source"]["kind"], _FIRST_RECIPE)
     console.print(f"Next: ddltrain train {recipe} data={args.out}")
     return 0
 

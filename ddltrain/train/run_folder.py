@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 import platform
+import shlex
 import socket
 import subprocess
 import sys
@@ -24,6 +25,7 @@ import torch
 import torchvision
 
 import ddltrain
+from ddltrain.comm.world import STATUS_FILE_VARIABLE
 from ddltrain.errors import RunError
 from ddltrain.recipe import Recipe
 from ddltrain.train.checkpoint import write_whole
@@ -139,7 +141,7 @@ def run_facts(
     """What stands in run.json: enough to know, and to repeat, what was run."""
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": " ".join(sys.argv),
+        "command": _command(world_size),
         "seed": recipe.train.seed,
         "ranks": world_size,
         "global_batch": world_size * recipe.train.batch_per_rank,
@@ -153,6 +155,14 @@ def run_facts(
         "mpi": mpi_library,
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
     }
+
+
+def _command(world_size: int) -> str:
+    """What a user typed, whether the ranks were started by us or by mpiexec."""
+    words = ["ddltrain", *sys.argv[1:]]
+    if STATUS_FILE_VARIABLE in os.environ:
+        words += ["--ranks", str(world_size)]
+    return shlex.join(words)
 
 
 def _commit() -> str:
