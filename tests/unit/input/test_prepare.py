@@ -248,7 +248,7 @@ def test_the_summary_tells_all_and_what_to_type_next(
         "train/a/bad\\udcff.png: empty file",
         "ignored: 1 files",
         "train/a/notes.txt: not the name of an image",
-        f"Next: ddltrain train models/MODEL/RECIPE.toml data={tmp_path / 'out'}",
+        f"Next: ddltrain train models/resnet18/imagenette-128.toml data={tmp_path / 'out'}",
     ):
         assert text in shown
     assert run_command(str(source), str(tmp_path / "out"), "--on-bad", "skip") == 0
