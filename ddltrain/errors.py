@@ -5,6 +5,8 @@ traceback and exit with `EXIT_USER_ERROR`; every other exception is a defect of 
 """
 
 EXIT_USER_ERROR = 2
+EXIT_STOPPED = 75  # a signal came and all is saved ("try again later"): --resume goes on
+EXIT_KILLED = 130  # a second signal came, as shells say of Ctrl-C
 
 
 class DdltrainError(Exception):

@@ -7,7 +7,8 @@ file, key, value and range. The command line overrides single values with ``sect
 
 import dataclasses
 import difflib
-import math
+import os
+import sys
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -68,6 +69,7 @@ def three(above_zero: bool) -> Range:
     )
 
 
+_LARGEST = sys.float_info.max
 NOT_EMPTY = Range("a text that is not empty", bool)
 ANY = Range("any", lambda _: True)
 
@@ -97,7 +99,7 @@ class DataRecipe:
     crop_ratio: tuple[float, ...] = key(rising(2, 0.01, 100.0), (0.75, 1.3333333333333333))
     crop_padding: int = key(between(0, 1024), 4)
     flip: bool = key(ANY, True)
-    eval_resize: int = key(between(0, 8192), 0)
+    eval_crop: float = key(between(0.1, 1), 0.875)
     mean: tuple[float, ...] = key(three(above_zero=False), (0.485, 0.456, 0.406))
     std: tuple[float, ...] = key(three(above_zero=True), (0.229, 0.224, 0.225))
     last_batch: str = key(one_of("keep", "drop"), "keep")
@@ -191,11 +193,36 @@ def read_recipe(path: Path, overrides: Iterable[str] = ()) -> Recipe:
     """
     try:
         text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise RecipeError(f"no recipe at {path}; recipes are *.toml files, see models/") from None
+    except (FileNotFoundError, IsADirectoryError):
+        raise RecipeError(f"no recipe at {path}{_nearest_recipe(path)}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise RecipeError(f"cannot read the recipe {path}: {error}") from None
-    return parse_recipe(text, str(path), overrides)
+    return _with_absolute_paths(parse_recipe(text, str(path), overrides))
+
+
+def _with_absolute_paths(recipe: Recipe) -> Recipe:
+    """So that a stored recipe means the same from every folder."""
+    data, model = recipe.data, recipe.model
+    if data.path:
+        data = dataclasses.replace(data, path=os.path.abspath(data.path))
+    if ":" in model.name:  # path/to/file.py:function
+        model = dataclasses.replace(model, name=os.path.abspath(model.name))
+    if model.weights:
+        model = dataclasses.replace(model, weights=os.path.abspath(model.weights))
+    return dataclasses.replace(recipe, data=data, model=model)
+
+
+def _nearest_recipe(path: Path) -> str:
+    if "=" in path.name:
+        return "; name a recipe before the values, such as models/resnet18/imagenette-128.toml"
+    folder = path if path.is_dir() else path.parent
+    recipes = {file.name: str(file) for file in sorted(folder.glob("*.toml"))}
+    if path.is_dir() and recipes:
+        return f", a folder; it holds {', '.join(recipes.values())}"
+    nearest = difflib.get_close_matches(path.name, recipes, n=1, cutoff=0.4)
+    return (
+        f"; did you mean {recipes[nearest[0]]}?" if nearest else "; recipes are *.toml files, see models/*/"
+    )
 
 
 def parse_recipe(text: str, name: str, overrides: Iterable[str] = ()) -> Recipe:
@@ -222,12 +249,25 @@ def _apply_override(tables: dict[str, Any], override: str, origin: dict[str, str
         )
     table = tables.setdefault(section, {})
     if isinstance(table, dict):  # else the section check reports it
-        table[entry] = _parse_value(text)
+        table[entry] = _parse_value(text, _type_of(section, entry))
     origin[name] = "command line"
 
 
-def _parse_value(text: str) -> Any:
-    """A TOML value; whatever is none (a path, a bare word) is text."""
+def _type_of(section: str, entry: str) -> Any:
+    """The type of a key; None where there is no such key."""
+    kind = get_type_hints(Recipe).get(section)
+    return get_type_hints(kind).get(entry) if kind else None
+
+
+def _parse_value(text: str, kind: Any) -> Any:
+    """What a user typed for a key: texts need no quotes, all else is a TOML value (or a number as Python writes it)."""
+    if kind is str and text[:1] not in ("'", '"'):
+        return text
+    if kind is float:
+        try:
+            return float(text)
+        except ValueError:
+            pass  # the type check reports it
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -244,12 +284,7 @@ def _build_recipe(tables: Mapping[str, Any], file: str, origin: Mapping[str, str
 
 def _check_together(recipe: Recipe, name: str) -> None:
     """Ranges that hang on other keys."""
-    data, train, schedule, optim = recipe.data, recipe.train, recipe.schedule, recipe.optim
-    if data.eval_resize and data.eval_resize < data.image_size:
-        raise RecipeError(
-            f"{name}: data.eval_resize = {data.eval_resize} is smaller than data.image_size = {data.image_size}; the centre crop "
-            "would not fit"
-        )
+    train, schedule, optim = recipe.train, recipe.schedule, recipe.optim
     if schedule.warmup_epochs > train.epochs:
         raise RecipeError(
             f"{name}: schedule.warmup_epochs = {schedule.warmup_epochs:g} is longer than train.epochs = {train.epochs}"
@@ -318,6 +353,6 @@ def _check_type(value: Any, kind: type, allowed: Range, where: str) -> Any:
     if not fits or (isinstance(value, bool) and kind is not bool):
         extra = "" if allowed is ANY else f" ({allowed.text})"
         raise RecipeError(f"{where} = {value!r} has the wrong type; it takes {names[kind]}{extra}")
-    if kind is float and not math.isfinite(value):
+    if kind is float and not abs(value) <= _LARGEST:
         raise RecipeError(f"{where} = {value} is not a finite number; it takes {allowed.text}")
     return kind(value)

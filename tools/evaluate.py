@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """The command `ddltrain evaluate` as a script."""
 
 import sys

@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """The command `ddltrain prepare` as a script."""
 
 import sys

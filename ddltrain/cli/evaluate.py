@@ -2,8 +2,13 @@
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ddltrain.cli.ranks import add_ranks_argument, run_on_ranks, start_again_on_ranks, starts_ranks
+from ddltrain.train.stop import StopRequest
+
+if TYPE_CHECKING:
+    from ddltrain.train.evaluation_job import EvaluationJob
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,13 +37,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from_here = starts_ranks(args.ranks)
-
-    from ddltrain.train.evaluation_job import EvaluationJob
-
-    job = EvaluationJob(args.model, args.overrides, args.split, args.json)
-    if from_here:
-        job.check()
+    if starts_ranks(args.ranks):
+        _job(args).check()
         flags = ["--split", args.split, *(["--json", str(args.json)] if args.json else [])]
         return start_again_on_ranks(args.ranks, ["evaluate", str(args.model), *args.overrides, *flags])
-    return run_on_ranks(job.run)
+    should_stop = StopRequest()  # before the slow imports
+    job = _job(args)
+    return run_on_ranks(lambda world, console: job.run(world, console, should_stop))
+
+
+def _job(args: argparse.Namespace) -> "EvaluationJob":
+    from ddltrain.train.evaluation_job import EvaluationJob
+
+    return EvaluationJob(args.model, args.overrides, args.split, args.json)

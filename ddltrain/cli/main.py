@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ddltrain import __version__
 from ddltrain.cli import evaluate, prepare, train
-from ddltrain.errors import EXIT_USER_ERROR, DdltrainError
+from ddltrain.errors import EXIT_KILLED, EXIT_USER_ERROR, DdltrainError
 
 _COMMANDS = {"prepare": prepare, "train": train, "evaluate": evaluate}
 
@@ -36,8 +36,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         [word for word in rest if "=" in word and not word.startswith("-")] if "overrides" in args else []
     )
     if len(overrides) < len(rest):
-        unknown = [word for word in rest if word not in overrides]
-        parser.error(f"unknown argument {' '.join(unknown)}; see ddltrain {args.command} -h")
+        unknown = next(word for word in rest if word not in overrides)
+        hint = (
+            "" if "overrides" not in args else "; values of a recipe are given as train.epochs=3, data=PATH"
+        )
+        parser.error(f"unknown argument {unknown}{hint} (see ddltrain {args.command} -h)")
     if overrides:
         args.overrides = [*args.overrides, *overrides]
     try:
@@ -45,4 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except DdltrainError as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_USER_ERROR
+    except KeyboardInterrupt:
+        print("stopped before anything was started", file=sys.stderr)
+        return EXIT_KILLED
     return status

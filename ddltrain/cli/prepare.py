@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ddltrain.cli.ranks import whole_number
 from ddltrain.input.folders import ACCEPTED, printable
 
 if TYPE_CHECKING:
@@ -46,21 +47,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--val-list", type=Path, metavar="FILE", help="text file of `path label` lines for val"
     )
     parser.add_argument("--seed", type=int, default=0, help="draws the images of --val-fraction (default: 0)")
-    parser.add_argument("--workers", type=_count, metavar="N", help="threads (default: one per core)")
+    parser.add_argument("--workers", type=whole_number, metavar="N", help="threads (default: one per core)")
     parser.add_argument("--force", action="store_true", help="replace OUT if it holds another data set")
 
 
 def _fraction(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
     if not 0 < value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1")
-    return value
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
+        raise argparse.ArgumentTypeError(f"'{text}' is not between 0 and 1; a tenth is 0.1")
     return value
 
 

@@ -13,15 +13,13 @@ from ddltrain.errors import CommError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ddltrain.train.stop import StopRequest
-
-Job = Callable[[World, "Console", "StopRequest"], int]
+Job = Callable[[World, "Console"], int]
 
 
 def add_ranks_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ranks",
-        type=_positive,
+        type=whole_number,
         metavar="N",
         help="start N ranks on this host (default: the ranks that mpiexec or srun gives, else 1)",
     )
@@ -52,19 +50,17 @@ def run_on_ranks(job: Job) -> int:
     Whatever escapes ends the whole job: a traceback with the rank's number, then MPI's abort.
     """
     from ddltrain.train.progress import make_console
-    from ddltrain.train.stop import StopRequest
 
-    should_stop = StopRequest()
     world = start_world()
     try:
-        status = job(world, make_console(), should_stop)
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the one place where they all end
+        status = job(world, make_console())
+    except BaseException as error:  # noqa: BLE001 - the one place where they all end, sys.exit() in a user's model included
         return fail(world, error)
     return exit_status(world, status)
 
 
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
-    return value
+def whole_number(text: str) -> int:
+    """The value of an option that takes 1 or more."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of 1 or more")
+    return int(text)

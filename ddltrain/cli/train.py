@@ -7,10 +7,13 @@ import argparse
 from pathlib import Path
 
 from ddltrain.cli.ranks import add_ranks_argument, run_on_ranks, start_again_on_ranks, starts_ranks
+from ddltrain.train.stop import StopRequest
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("recipe", type=Path, help="a recipe (models/*/*.toml), or one of your own")
+    parser.add_argument(
+        "recipe", type=Path, metavar="RECIPE", help="a recipe (models/*/*.toml), or one of your own"
+    )
     parser.add_argument(
         "overrides",
         nargs="*",
@@ -33,19 +36,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if starts_ranks(args.ranks):
+        return _start(args)
+    should_stop = StopRequest()  # before the slow imports: a signal in them stops the run in order
+
+    from rich.console import Console
+
+    from ddltrain.comm.world import World, agreed
+    from ddltrain.recipe import read_recipe
+    from ddltrain.train.job import run_job
+
+    def job(world: World, console: Console) -> int:
+        with agreed(world):
+            recipe = read_recipe(args.recipe, args.overrides)
+        return run_job(recipe, _folder(args), args.resume, world, console, should_stop)
+
+    return run_on_ranks(job)
+
+
+def _start(args: argparse.Namespace) -> int:
     from ddltrain.recipe import read_recipe
 
-    from_here = starts_ranks(args.ranks)
-    recipe = read_recipe(args.recipe, args.overrides)
+    recipe = read_recipe(args.recipe, args.overrides)  # quick, so that a slip shows at once
 
-    from ddltrain.train.job import check_job, run_job
-    from ddltrain.train.run_folder import default_run_folder
+    from ddltrain.train.job import check_job
 
-    folder = args.run_folder or default_run_folder(args.recipe)
-    if from_here:
-        check_job(recipe, folder, args.resume, args.ranks)
-        flags = ["--run", str(folder), *(["--resume"] if args.resume else [])]
-        return start_again_on_ranks(args.ranks, ["train", str(args.recipe), *args.overrides, *flags])
-    return run_on_ranks(
-        lambda world, console, should_stop: run_job(recipe, folder, args.resume, world, console, should_stop)
-    )
+    check_job(recipe, _folder(args), args.resume, args.ranks)
+    flags = ["--run", str(_folder(args)), *(["--resume"] if args.resume else [])]
+    return start_again_on_ranks(args.ranks, ["train", str(args.recipe), *args.overrides, *flags])
+
+
+def _folder(args: argparse.Namespace) -> Path:
+    """`--run`, else runs/MODEL-RECIPE after the recipe's folder and name."""
+    recipe: Path = args.recipe
+    folder: Path | None = args.run_folder
+    return folder or Path("runs") / f"{recipe.resolve().parent.name}-{recipe.stem}"

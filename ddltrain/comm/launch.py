@@ -1,6 +1,6 @@
 """Starts the ranks of a job on this host, for people who do not want to type an mpiexec line."""
 
-import ctypes
+import fcntl
 import os
 import shutil
 import signal
@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from ddltrain.comm.world import STATUS_FILE_VARIABLE
-from ddltrain.errors import CommError
+from ddltrain.comm.parent import signal_when_parent_dies
+from ddltrain.comm.world import RANKS_STARTED, STATUS_FILE_VARIABLE, give_home
+from ddltrain.errors import EXIT_KILLED, EXIT_STOPPED, CommError
 
-_PR_SET_PDEATHSIG = 1
+_FOLDER_PREFIX = "ddltrain-job-"
 
 
 def find_mpiexec() -> str:
@@ -46,8 +47,8 @@ def mpiexec_command(mpiexec: str, version: str, num_ranks: int) -> tuple[list[st
 def start_ranks(num_ranks: int, program: Sequence[str]) -> int:
     """Run `program` on `num_ranks` ranks of this host and return the job's exit status.
 
-    SIGTERM and SIGINT reach the ranks as SIGUSR1, at which training saves and stops; a second one ends the job at once. Should this
-    process be killed, the ranks get SIGUSR1, too.
+    SIGTERM and SIGINT reach the ranks as SIGUSR1, at which training saves and stops; a second one, or one that comes before the ranks
+    have started, ends the job at once. Should this process be killed, the ranks get SIGUSR1, too.
 
     Raises:
         CommError: no mpiexec.
@@ -57,40 +58,74 @@ def start_ranks(num_ranks: int, program: Sequence[str]) -> int:
     words, environment = mpiexec_command(mpiexec, version, num_ranks)
     if sys.stdout.isatty():
         environment["DDL_TERMINAL"] = str(shutil.get_terminal_size().columns)
-    with tempfile.NamedTemporaryFile(prefix="ddltrain-status-") as status_file:
-        environment[STATUS_FILE_VARIABLE] = status_file.name
-        status = _run([*words, *program], os.environ | environment)
-        return status or int(status_file.read() or 0)
+    # Open MPI's shared memory goes into a folder of ours, so that nothing is left of it even if mpiexec is killed.
+    _sweep(_shared_memory())
+    with (
+        tempfile.TemporaryDirectory(prefix=_FOLDER_PREFIX, dir=_shared_memory()) as folder,
+        (status_file := Path(folder) / "status").open("w") as lock,
+    ):
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        environment |= {STATUS_FILE_VARIABLE: str(status_file), "OMPI_MCA_btl_sm_backing_directory": folder}
+        everything = os.environ | environment
+        give_home(everything)
+        return _Job([*words, *program], everything, status_file).wait()
 
 
-def _run(command: list[str], environment: dict[str, str]) -> int:
-    """Run mpiexec, passing signals on; its exit status as a shell would give it."""
-    # A session of its own, so that a terminal's Ctrl-C reaches us alone: mpiexec would kill the ranks in mid-step.
-    job = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        env=environment,
-        start_new_session=True,
-        preexec_fn=_signal_when_parent_dies,  # noqa: PLW1509 - this process has no other thread
-    )
-    stops = 0
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        nonlocal stops
-        stops += 1
-        job.send_signal(signal.SIGUSR1 if stops == 1 else signal.SIGTERM)
-
-    previous = {
-        number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-    }
-    try:
-        status = job.wait()
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-    return status if status >= 0 else 128 - status
+def _shared_memory() -> str:
+    """The folder of files in memory; the system's temporary folder where there is none."""
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir()
 
 
-def _signal_when_parent_dies() -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGUSR1)
+def _sweep(place: str) -> None:
+    """Remove what launchers that were killed have left; living ones hold a lock."""
+    for folder in Path(place).glob(f"{_FOLDER_PREFIX}*"):
+        try:
+            with (folder / "status").open() as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder)
+        except OSError:
+            continue  # in use, or another user's
+
+
+class _Job:
+    """An mpiexec under way."""
+
+    def __init__(self, command: list[str], environment: dict[str, str], status_file: Path) -> None:
+        self._status_file = status_file
+        self._num_signals = 0
+        # A session of its own, so that a terminal's Ctrl-C reaches us alone: mpiexec would kill the ranks in mid-step.
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            env=environment,
+            start_new_session=True,
+            preexec_fn=lambda: signal_when_parent_dies(signal.SIGUSR1),  # noqa: PLW1509 - this process has no other thread
+        )
+
+    def wait(self) -> int:
+        """Pass signals on until the job ends; its exit status."""
+        handled = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+        previous = {number: signal.signal(number, self._stop) for number in handled}
+        try:
+            status = self._process.wait()
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+        said = self._status_file.read_text()
+        if self._num_signals and said in ("", RANKS_STARTED):
+            was_late = said == RANKS_STARTED
+            print(
+                "ended by a second signal; --resume goes on from the last checkpoint"
+                if was_late
+                else "stopped before the ranks had started; nothing was done",
+                file=sys.stderr,
+            )
+            return EXIT_STOPPED if not was_late else EXIT_KILLED
+        if status == 0 and said.isdigit():
+            return int(said)
+        return status if status >= 0 else 128 - status
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        self._num_signals += 1
+        can_save = self._status_file.read_text() == RANKS_STARTED and self._num_signals == 1
+        self._process.send_signal(signal.SIGUSR1 if can_save else signal.SIGTERM)

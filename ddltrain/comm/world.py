@@ -1,15 +1,18 @@
 """The ranks of a job: who we are, how we agree, and how the job ends when one of us fails."""
 
 import os
+import signal
 import socket
 import sys
+import tempfile
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ddltrain.comm.parent import signal_when_parent_dies
 from ddltrain.errors import EXIT_USER_ERROR, CommError, DdltrainError
 
 if TYPE_CHECKING:
@@ -18,8 +21,9 @@ if TYPE_CHECKING:
 # What launchers tell a process about the size of its job. MPI itself is the truth; these only cross-check it.
 _LAUNCHER_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "WORLD_SIZE")
 
-# Where the ranks leave the job's exit status for our launcher.
+# Where the ranks tell our launcher that all of them have started (and catch signals), and at last the job's exit status.
 STATUS_FILE_VARIABLE = "DDL_STATUS_FILE"
+RANKS_STARTED = "started"
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,7 @@ class World:
 def launcher_size(environ: Mapping[str, str]) -> tuple[int, str] | None:
     """The number of ranks that a launcher announces, and the variable that says so; None outside a launcher."""
     for name in _LAUNCHER_SIZES:
-        if environ.get(name, "").isdigit():
+        if environ.get(name, "").isascii() and environ.get(name, "").isdecimal():
             return int(environ[name]), name
     return None
 
@@ -57,6 +61,11 @@ def check_launcher_size(world_size: int, environ: Mapping[str, str]) -> None:
         )
 
 
+def give_home(environ: MutableMapping[str, str]) -> None:
+    """Open MPI does not start without HOME, which services and containers may lack."""
+    environ.setdefault("HOME", tempfile.gettempdir())
+
+
 def start_world() -> World:
     """Initialize MPI (thread level MULTIPLE where it is given) and return the facts of this process.
 
@@ -65,6 +74,9 @@ def start_world() -> World:
     Raises:
         CommError: no MPI library, or the ranks were started by the launcher of another MPI.
     """
+    give_home(os.environ)
+    if STATUS_FILE_VARIABLE in os.environ:
+        signal_when_parent_dies(signal.SIGKILL)  # mpiexec; ranks would else take their time to notice
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
@@ -76,7 +88,14 @@ def start_world() -> World:
     local = comm.Split_type(MPI.COMM_TYPE_SHARED)
     world = World(comm.rank, comm.size, local.rank, local.size, socket.gethostname(), comm)
     local.Free()
+    _tell_launcher(world, RANKS_STARTED)
     return world
+
+
+def _tell_launcher(world: World, text: str) -> None:
+    file = os.environ.get(STATUS_FILE_VARIABLE)
+    if file and world.rank == 0:
+        Path(file).write_text(text)
 
 
 @contextmanager
@@ -107,10 +126,8 @@ def exit_status(world: World, status: int) -> int:
 
     mpiexec calls any other status than 0 a failure, in a banner of its own. Under our launcher the status goes through a file instead.
     """
-    file = os.environ.get(STATUS_FILE_VARIABLE)
-    if file and world.rank == 0:
-        Path(file).write_text(str(status))
-    return 0 if file else status
+    _tell_launcher(world, str(status))
+    return 0 if STATUS_FILE_VARIABLE in os.environ else status
 
 
 def fail(world: World, error: BaseException) -> int:
@@ -130,7 +147,9 @@ def fail(world: World, error: BaseException) -> int:
         text, code = f"error: {error}", EXIT_USER_ERROR
     else:
         text, code = "".join(traceback.format_exception(error)).rstrip(), 1
-    print("\n".join(f"{place} {line}" for line in text.splitlines()), file=sys.stderr, flush=True)
-    if world.world_size > 1:
-        world.comm.Abort(code)  # does not return: ends every rank
+    try:
+        print("\n".join(f"{place} {line}" for line in text.splitlines()), file=sys.stderr, flush=True)
+    finally:  # also when nobody can hear
+        if world.world_size > 1:
+            world.comm.Abort(code)  # does not return: ends every rank
     return code

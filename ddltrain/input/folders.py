@@ -22,7 +22,14 @@ SOURCE may be
 
 _JPEG_SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif")
 _OTHER_SUFFIXES = (".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm")
-IMAGE_SUFFIXES = (*_JPEG_SUFFIXES, *_OTHER_SUFFIXES)
+_UNREADABLE_SUFFIXES = (
+    ".heic",
+    ".heif",
+    ".avif",
+    ".jxl",
+    ".jp2",
+)  # pictures all the same: named as unusable, not ignored
+IMAGE_SUFFIXES = (*_JPEG_SUFFIXES, *_OTHER_SUFFIXES, *_UNREADABLE_SUFFIXES)
 _NO_CLASS = frozenset({"__MACOSX"})  # left behind by archives
 _TEXT_PROBE_BYTES = 4096
 

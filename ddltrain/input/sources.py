@@ -186,7 +186,9 @@ def _assemble(kind: str, path: str, train: Part, val: Part | None, options: Spli
         if part is not None and not part.files:
             raise _flat(part) if part.loose_images else DataError(f"{part.where}: holds no images")
     if train.empty_classes:
-        raise DataError(f"{train.where}: no images in the class folders {_names(train.empty_classes)}")
+        raise DataError(
+            f"{train.where}: no images in the class folders: {_names(train.empty_classes)}; add some, or remove the folders"
+        )
     if val is None:
         train, val = _draw_val(train, options)
     by_number = kind == "list" and all(label.isdecimal() for label in train.labels())

@@ -24,8 +24,8 @@ def record_generator(seed: int, epoch: int, record: int) -> np.random.Generator:
 
 
 def eval_resize_of(recipe: DataRecipe) -> int:
-    """The shorter side before the centre crop; by default the crop takes 7/8 of it."""
-    return recipe.eval_resize or round(recipe.image_size / 0.875)
+    """The shorter side before the centre crop."""
+    return round(recipe.image_size / recipe.eval_crop)
 
 
 def center_box(width: int, height: int, resize: int, size: int) -> Box:

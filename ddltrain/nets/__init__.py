@@ -46,7 +46,7 @@ def build_model(name: str, num_classes: int, zero_init_residual: bool = False) -
     if is_user_model(name):
         if zero_init_residual:
             raise RecipeError(
-                f'model.zero_init_residual = true is for built-in networks, not for "{name}"; leave it out'
+                f'model.zero_init_residual = true is for the built-in networks, not for "{name}"; set model.zero_init_residual=false'
             )
         return build_user_model(name, num_classes)
     if name not in NETS:

@@ -80,5 +80,8 @@ def _raised_inside(name: str, what: str, path: Path, error: BaseException) -> Re
     entry = error.__traceback__
     while entry is not None and Path(entry.tb_frame.f_code.co_filename).resolve() != path.resolve():
         entry = entry.tb_next
+    message = f'model.name = "{name}": {what} raised {type(error).__name__}: {error}'
+    if entry is None and not isinstance(error, SyntaxError):  # not in the file, but in how it was called
+        return RecipeError(message)
     lines = "".join(traceback.format_exception(type(error), error, entry)).rstrip()
-    return RecipeError(f'model.name = "{name}": {what} raised {type(error).__name__}: {error}\n{lines}')
+    return RecipeError(f"{message}\n{lines}")

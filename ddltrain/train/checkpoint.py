@@ -20,6 +20,17 @@ import torch
 from ddltrain.errors import CheckpointError
 
 FORMAT = 1
+_KEYS = {
+    "model",
+    "optimizer",
+    "statistics",
+    "position",
+    "world_size",
+    "global_batch",
+    "recipe",
+    "classes",
+    "fingerprint",
+}
 _NAME = re.compile(r"step-(\d+)\.pt")
 
 
@@ -41,23 +52,33 @@ def save_checkpoint(folder: Path, state: dict[str, Any], step: int, keep: int, b
     torch.save({"format": FORMAT, **state}, buffer)
     data = buffer.getbuffer()
     path = checkpoint_path(folder, step)
-    write_whole(_digest_path(path), f"{hashlib.sha256(data).hexdigest()}  {path.name}\n".encode())
-    try:
-        write_whole(path, data)
-    except OSError:
-        _digest_path(path).unlink()
-        raise
+    _write_with_digest(path, data)
     if best_step is not None and checkpoint_path(folder, best_step).exists():
         link = folder / "best.pt.tmp"
         link.symlink_to(checkpoint_path(folder, best_step).name)
         link.replace(folder / "best.pt")
-    kept = {best_step, *steps_of(folder)[:keep]}
-    for old_step in steps_of(folder):
-        if old_step not in kept:
-            old = checkpoint_path(folder, old_step)
-            old.unlink()
-            _digest_path(old).unlink(missing_ok=True)
+    # Newer ones are damaged, or of a future that this run has left: it went on from before them.
+    kept = {best_step, *[old for old in steps_of(folder) if old <= step][:keep]}
+    for old_step in set(steps_of(folder)) - kept:
+        old = checkpoint_path(folder, old_step)
+        old.unlink()
+        _digest_path(old).unlink(missing_ok=True)
     return path
+
+
+def _write_with_digest(path: Path, data: memoryview) -> None:
+    """The digest goes first. Where a file is written anew, both digests hold until the new file is in its place."""
+    digest_path, line = _digest_path(path), f"{hashlib.sha256(data).hexdigest()}  {path.name}\n".encode()
+    before = digest_path.read_bytes() if path.exists() and digest_path.exists() else b""
+    write_whole(digest_path, before + line)
+    try:
+        write_whole(path, data)
+    except OSError:
+        if not path.exists():
+            digest_path.unlink()
+        raise
+    if before:
+        write_whole(digest_path, line)
 
 
 def write_whole(path: Path, data: bytes | memoryview) -> None:
@@ -114,12 +135,12 @@ def read_checkpoint(path: Path) -> bytes:
     real = path.resolve()  # best.pt is a link; the digest lies beside the file it points to
     try:
         data = real.read_bytes()
-        recorded = _digest_path(real).read_text().split()[0] if _digest_path(real).exists() else None
+        recorded = _digest_path(real).read_text().split()[::2] if _digest_path(real).exists() else None
     except FileNotFoundError:
         raise CheckpointError(f"no checkpoint at {path}") from None
-    except (OSError, IndexError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise CheckpointError(f"cannot read the checkpoint {path}: {error}") from None
-    if recorded and hashlib.sha256(data).hexdigest() != recorded:
+    if recorded is not None and hashlib.sha256(data).hexdigest() not in recorded:
         raise CheckpointError(f"the checkpoint {path} is damaged: its SHA-256 is not the recorded one")
     parse_checkpoint(data, str(path))
     return data
@@ -133,13 +154,17 @@ def parse_checkpoint(data: bytes, name: str) -> dict[str, Any]:
     """
     try:
         state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-    except Exception as error:  # noqa: BLE001 - torch.load lets many kinds through when it meets foreign bytes
+    except Exception as error:  # torch.load lets many kinds through when it meets foreign bytes
         raise CheckpointError(
-            f"the checkpoint {name} is damaged or was not written by ddltrain ({error})"
-        ) from None
+            f"{name} is damaged, or is no checkpoint of ddltrain; name a run folder, or a file such as runs/NAME/checkpoints/best.pt"
+        ) from error
     if not isinstance(state, dict) or "format" not in state or "model" not in state:
         raise CheckpointError(
             f"{name} is not a checkpoint of ddltrain; to start from its weights use model.weights={name}"
+        )
+    if state["format"] == FORMAT and not state.keys() >= _KEYS:
+        raise CheckpointError(
+            f"the checkpoint {name} lacks {', '.join(sorted(_KEYS - state.keys()))}; use another one"
         )
     if state["format"] != FORMAT:
         raise CheckpointError(

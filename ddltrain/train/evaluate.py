@@ -82,7 +82,7 @@ def evaluate(
     stopped = torch.zeros(1, dtype=torch.float64)
     model.eval()
     plan = eval_plan(len(labels), engine.rank, engine.world_size)
-    with torch.inference_mode():
+    with torch.no_grad():
         for batch in decoder.batches(plan, seed=0, epoch=0):
             images = normalize(batch.images)
             with torch.autocast(images.device.type, torch.bfloat16, enabled=precision == "bf16"):

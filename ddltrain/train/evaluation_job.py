@@ -1,6 +1,7 @@
 """Evaluating a saved model: from a run folder or a checkpoint to a table and a JSON file."""
 
 import json
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from torch import nn
 
 from ddltrain.comm.engine import Engine
 from ddltrain.comm.world import World, agreed
-from ddltrain.errors import CheckpointError, DataError, RunError
+from ddltrain.errors import EXIT_STOPPED, CheckpointError, DataError, RunError
 from ddltrain.input.store import Dataset
 from ddltrain.recipe import Recipe, parse_recipe
 from ddltrain.train.checkpoint import parse_checkpoint, read_checkpoint, read_newest, write_whole
@@ -21,7 +22,7 @@ from ddltrain.train.evaluate import Evaluation, evaluate
 from ddltrain.train.inputs import Normalizer
 from ddltrain.train.run_folder import CHECKPOINT_FOLDER
 from ddltrain.train.setup import build_checked_model, choose_device, make_decoder, open_data, set_threads
-from ddltrain.train.stop import EXIT_STOPPED, StopRequest
+from ddltrain.train.stop import StopRequest
 
 
 @dataclass(frozen=True)
@@ -83,11 +84,16 @@ class EvaluationJob:
     def _open(self, state: dict[str, Any]) -> tuple[Recipe, Dataset]:
         """The recipe in a checkpoint, with the overrides, and the data set to evaluate on."""
         recipe = parse_recipe(state["recipe"], f"the recipe in {self.model}", self.overrides)
-        dataset = open_data(recipe)
+        try:
+            dataset = open_data(recipe)
+        except DataError as error:
+            raise DataError(f"{error}; or name the place of the data by data=PATH") from None
+        if self.json_file and not os.access(self.json_file.absolute().parent, os.W_OK):
+            raise RunError(f"cannot write {self.json_file}: no such folder, or no permission")
         if list(dataset.classes) != state["classes"]:
             trained = set(state["classes"])
             others = [name for name in dataset.classes if name not in trained]
-            what = f"such as {', '.join(others[:3])}" if others else "in another number or order"
+            what = f"it does not know {', '.join(others[:3])}" if others else "some are missing"
             raise DataError(
                 f"the {len(dataset.classes)} classes of {dataset.path} are not the {len(trained)} that {self.model} was trained "
                 f"on ({what}); prepare the images with the training set's class folders"
@@ -106,7 +112,8 @@ class EvaluationJob:
         for heading in ("", "%", "correct", "images"):
             table.add_column(heading, justify="left" if heading == "" else "right")
         table.add_row("top-1", f"{evaluation.top1:.2f}", str(evaluation.correct1), str(evaluation.count))
-        table.add_row("top-5", f"{evaluation.top5:.2f}", str(evaluation.correct5), str(evaluation.count))
+        if len(dataset.classes) > 5:  # else it says nothing
+            table.add_row("top-5", f"{evaluation.top5:.2f}", str(evaluation.correct5), str(evaluation.count))
         console.print(table)
         console.print(f"loss {evaluation.loss:.4f} on the {self.split} images of {dataset.path}")
         if self.json_file:

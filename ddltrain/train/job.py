@@ -9,7 +9,7 @@ from rich.console import Console
 
 from ddltrain.comm.engine import Engine
 from ddltrain.comm.world import World, agreed
-from ddltrain.errors import RunError
+from ddltrain.errors import EXIT_STOPPED, RunError
 from ddltrain.input.images import decode_rgb
 from ddltrain.input.order import StepPlan
 from ddltrain.input.store import Dataset
@@ -22,9 +22,9 @@ from ddltrain.train.monitor import Monitor, Rank0Monitor
 from ddltrain.train.position import Position
 from ddltrain.train.progress import Progress
 from ddltrain.train.report import REPORT_FILE, write_report
-from ddltrain.train.run_folder import RunFolder, run_facts
+from ddltrain.train.run_folder import CHECKPOINT_FOLDER, RunFolder, run_facts
 from ddltrain.train.setup import build_checked_model, choose_device, make_decoder, open_data, set_threads
-from ddltrain.train.stop import EXIT_STOPPED, StopRequest
+from ddltrain.train.stop import StopRequest
 from ddltrain.train.trainer import Trainer
 
 
@@ -57,7 +57,7 @@ def run_job(
             model = build_checked_model(recipe, len(dataset.classes))
             num_records = len(dataset.splits["train"])
             StepPlan(num_records, world.world_size, recipe.train.batch_per_rank, recipe.data.last_batch)
-            notes = load_weights(model, recipe.model.weights) if recipe.model.weights else []
+            notes = load_weights(model, _weights_file(recipe)) if recipe.model.weights else []
         with agreed(world):
             folder = stack.enter_context(RunFolder(run, recipe, resume)) if world.rank == 0 else None
             newest = read_newest(folder.checkpoints, console.print) if folder and resume else None
@@ -90,6 +90,12 @@ def run_job(
     return 0 if is_finished else EXIT_STOPPED
 
 
+def _weights_file(recipe: Recipe) -> Path:
+    """What `model.weights` names; of a run folder its best checkpoint."""
+    path = Path(recipe.model.weights)
+    return path / CHECKPOINT_FOLDER / "best.pt" if path.is_dir() else path
+
+
 def _facts(recipe: Recipe, dataset: Dataset, world: World) -> dict[str, Any]:
     from mpi4py import MPI
 
@@ -112,7 +118,8 @@ def _start_monitor(
     position: Position,
     console: Console,
 ) -> Monitor:
-    folder.write_facts(recipe, facts)
+    if position.epoch < recipe.train.epochs:  # else nothing more is going to be run
+        folder.write_facts(recipe, {**facts, "resumed_at_step": position.step})
     progress = Progress(recipe.train.epochs, console)
     try:
         log = MetricsLog(folder.path, position.step if position.step else None, progress.message)
@@ -154,6 +161,10 @@ def _closing(run: Path, evaluation: Evaluation | None, position: Position, is_fi
     if evaluation is not None:
         lines.append(
             f"top-1 {evaluation.top1:.2f} % ({evaluation.correct1} of {evaluation.count} validation images)"
+        )
+    if is_finished and position.best_step != position.step:
+        lines.append(
+            f"best {position.best_top1:.2f} % at step {position.best_step}: {run / CHECKPOINT_FOLDER / 'best.pt'}"
         )
     if is_finished:
         lines.append(f"report: {run / REPORT_FILE}   evaluate it: ddltrain evaluate {run}")

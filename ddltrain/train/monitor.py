@@ -96,7 +96,7 @@ class Rank0Monitor(Monitor):
         mean_loss, mean_top1 = self._loss_sum / self._num_images, self._correct / self._num_images
         images_per_s = self._num_images / self._time_s
         self._progress.update(position.step_in_epoch, mean_loss, mean_top1, lr, images_per_s)
-        if position.step % self._every_steps == 0:
+        if position.step % self._every_steps == 0 or position.step_in_epoch == self._num_steps:
             self._log.write(
                 {
                     "kind": "train",

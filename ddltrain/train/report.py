@@ -53,7 +53,7 @@ def write_report(
     name = run.resolve().name
     run_facts = _read_facts(run / "run.json")
     rows = _Rows(read_metrics(run))
-    parts = [f"<h1>{esc(name)}</h1>", _headline(rows, evaluation, run_facts), _curves(rows)]
+    parts = [f"<h1>{esc(name)}</h1>", _headline(rows, evaluation, run_facts, len(classes)), _curves(rows)]
     if evaluation is not None:
         parts.append(classes_card(evaluation, classes))
         parts.append(wrong_card(evaluation, classes, image_of, name_of))
@@ -64,26 +64,40 @@ def write_report(
     _replace(run / REPORT_FILE, page(name, "\n".join(parts)))
 
 
+# What a row must have to be shown, by kind; someone may have edited the file.
+_KEYS: dict[Any, set[str]] = {
+    "train": {"epoch", "loss", "top1", "lr", "images_per_s", "data_wait_s"},
+    "epoch": {"epoch", "loss", "top1", "lr", "images_per_s", "time_s"},
+    "eval": {"epoch", "loss", "top1", "top5", "correct1", "correct5", "count"},
+}
+
+
 class _Rows:
     """The rows of metrics.jsonl by kind; of rows written twice (after a resume) the newest counts."""
 
     def __init__(self, rows: Sequence[_Row]) -> None:
-        newest = {(row["kind"], row["step"]): row for row in rows}
+        newest = {
+            (row["kind"], row["step"]): row for row in rows if row.keys() >= _KEYS.get(row["kind"], {"?"})
+        }
         ordered = sorted(newest.values(), key=lambda row: float(row["step"]))
         self.train = [row for row in ordered if row["kind"] == "train"]
         self.epoch = [row for row in ordered if row["kind"] == "epoch"]
         self.eval = [row for row in ordered if row["kind"] == "eval"]
 
 
-def _headline(rows: _Rows, evaluation: "Evaluation | None", run_facts: Mapping[str, Any]) -> str:
+def _headline(
+    rows: _Rows, evaluation: "Evaluation | None", run_facts: Mapping[str, Any], num_classes: int
+) -> str:
     tiles = []
     if evaluation is not None:
         tiles.append(_accuracy_tile("top-1", evaluation.top1, evaluation.correct1, evaluation.count))
-        tiles.append(_accuracy_tile("top-5", evaluation.top5, evaluation.correct5, evaluation.count))
+        if num_classes > 5:  # else it says nothing
+            tiles.append(_accuracy_tile("top-5", evaluation.top5, evaluation.correct5, evaluation.count))
     elif rows.eval:
         last = rows.eval[-1]
         tiles.append(_accuracy_tile("top-1", last["top1"], last["correct1"], last["count"]))
-        tiles.append(_accuracy_tile("top-5", last["top5"], last["correct5"], last["count"]))
+        if num_classes > 5:
+            tiles.append(_accuracy_tile("top-5", last["top5"], last["correct5"], last["count"]))
     if rows.epoch:
         time_s = sum(row["time_s"] for row in rows.epoch)
         num_images = sum((row["images_per_s"] or 0.0) * row["time_s"] for row in rows.epoch)

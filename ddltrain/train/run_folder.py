@@ -39,11 +39,6 @@ _LOCK_FILE = ".lock"
 _FREE_KEYS = ("data.path", "data.threads", "train.threads", "train.batch_per_rank", "checkpoint.", "log.")
 
 
-def default_run_folder(recipe_file: Path) -> Path:
-    """runs/MODEL-RECIPE, after the recipe's folder and name."""
-    return Path("runs") / f"{recipe_file.resolve().parent.name}-{recipe_file.stem}"
-
-
 def changed_keys(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """The keys, "section.key: old -> new", in which two recipes differ and a run that goes on must not."""
     names = [f"{section}.{key}" for section in new for key in new[section]]
@@ -101,7 +96,8 @@ class RunFolder:
     def _check(self, recipe: Recipe, resume: bool) -> None:
         stored = self.path / RECIPE_FILE
         if not stored.exists():
-            others = [entry for entry in self.path.iterdir() if entry.name not in (_LOCK_FILE, FACTS_FILE)]
+            ours = (_LOCK_FILE, FACTS_FILE, f"{FACTS_FILE}.tmp", f"{RECIPE_FILE}.tmp")
+            others = [entry for entry in self.path.iterdir() if entry.name not in ours]
             if others:
                 raise RunError(f"{self.path} holds other files and no run; choose another folder with --run")
             return
@@ -109,7 +105,13 @@ class RunFolder:
             raise RunError(
                 f"{self.path} holds a run already; go on with it by --resume, choose another folder with --run, or delete it"
             )
-        changes = changed_keys(tomllib.loads(stored.read_text()), tomllib.loads(recipe.to_toml()))
+        try:
+            before = tomllib.loads(stored.read_text())
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError):
+            raise RunError(
+                f"{stored} is damaged; put it back (every checkpoint holds a copy), or start a new run with --run"
+            ) from None
+        changes = changed_keys(before, tomllib.loads(recipe.to_toml()))
         if changes:
             raise RunError(
                 f"{self.path} was started with another recipe ({'; '.join(changes)}); resume with the same one, or start a new run "

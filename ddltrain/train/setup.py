@@ -54,15 +54,22 @@ def choose_device(name: str, world: World) -> torch.device:
 
 
 def set_threads(recipe: Recipe, world: World) -> int:
-    """Share the cores of the host among its ranks. Returns the number of decode threads of this rank."""
-    cores = len(os.sched_getaffinity(0))
-    share = max(1, cores // world.local_size)
+    """Share the cores of the host among its ranks. Collective.
+
+    Returns:
+        The number of decode threads of this rank.
+    """
+    own = os.sched_getaffinity(0)
+    cores_of_ranks: list[tuple[str, set[int]]] = world.comm.allgather((world.host, own))
+    cores = len(set().union(*(cores for host, cores in cores_of_ranks if host == world.host)))
+    # A launcher may have bound each rank to cores of its own.
+    share = max(1, min(len(own), cores // world.local_size))
     threads = recipe.train.threads or share
     torch.set_num_threads(threads)
     if world.rank == 0 and threads * world.local_size > cores:
         print(
             f"warning: {world.local_size} ranks x {threads} threads on {cores} cores of {world.host}; they will wait for each other "
-            "(fewer --ranks is quicker)",
+            "(fewer ranks are quicker)",
             file=sys.stderr,
             flush=True,
         )
@@ -78,10 +85,15 @@ def build_checked_model(recipe: Recipe, num_classes: int) -> nn.Module:
     torch.manual_seed(recipe.train.seed)
     model = build_model(recipe.model.name, num_classes, recipe.model.zero_init_residual).eval()
     size = recipe.data.image_size
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if not parameters or any(parameter.dtype != torch.float32 for parameter in parameters):
+        raise RecipeError(
+            f'model.name = "{recipe.model.name}" must have parameters to train, all of them float32'
+        )
     try:
-        with torch.inference_mode():
+        with torch.no_grad():
             scores = model(torch.zeros(1, 3, size, size))
-    except RuntimeError as error:
+    except Exception as error:
         raise RecipeError(
             f'model.name = "{recipe.model.name}" fails on images of 3x{size}x{size}: {error}'
         ) from error

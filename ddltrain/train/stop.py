@@ -3,8 +3,6 @@
 import signal
 from types import FrameType
 
-EXIT_STOPPED = 75  # "try again later": the run was saved and goes on with --resume
-
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
 

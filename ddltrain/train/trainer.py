@@ -102,6 +102,8 @@ class Trainer:
             if evaluation is None:  # stopped in the evaluation, which the run repeats when it goes on
                 self._save()
                 return None
+            if not np.isfinite(evaluation.loss):
+                self._refuse_to_diverge(evaluation.loss, self._schedule(position.step - 1))
             self._end_epoch(evaluation)
         return evaluation
 
@@ -227,7 +229,7 @@ class Trainer:
             raise CheckpointError(
                 f"{name} was made with a global batch of {state['global_batch']} on {state['world_size']} ranks; "
                 f"{self._engine.world_size} ranks x train.batch_per_rank {self._recipe.train.batch_per_rank} make "
-                f"{self._steps.global_batch}: choose train.batch_per_rank so that the product is the same"
+                f"{self._steps.global_batch}: {_same_batch(state['global_batch'], self._engine.world_size)}"
             )
         try:
             self._model.load_state_dict(state["model"])
@@ -237,6 +239,12 @@ class Trainer:
         except (RuntimeError, ValueError, KeyError) as error:
             raise CheckpointError(f"{name} does not fit this recipe's model: {error}") from None
         self.position = Position(**state["position"])
+
+
+def _same_batch(global_batch: int, world_size: int) -> str:
+    if global_batch % world_size:
+        return f"start a number of ranks that divides {global_batch}"
+    return f"set train.batch_per_rank={global_batch // world_size}"
 
 
 def step_seed(seed: int, step: int, rank: int) -> int:

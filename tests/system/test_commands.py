@@ -8,8 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import RECIPE, REPOSITORY, Command
+from PIL import Image
 
-QUICK = ("train.epochs=2", "data.image_size=8", "data.eval_resize=8", "data.crop_padding=1")
+from ddltrain.input.images import decode_rgb
+from ddltrain.input.store import open_dataset
+from ddltrain.train.use import load_model
+
+QUICK = ("train.epochs=2", "data.image_size=8", "data.eval_crop=1", "data.crop_padding=1")
 
 
 @pytest.fixture(scope="module")
@@ -126,3 +131,29 @@ def test_scripts_in_tools_are_the_subcommands(command: Command) -> None:
             check=True,
         )
         assert script.stdout == command(name, "-h").stdout
+
+
+def test_the_readmes_way_to_use_a_model_works(run: Path, tmp_path: Path) -> None:
+    readme = (REPOSITORY / "README.md").read_text()
+    code = readme.split("```python\n")[1].split("```")[0]
+    code = code.replace("runs/pets/checkpoints/best.pt", str(run / "checkpoints" / "best.pt"))
+    Image.new("RGB", (9, 7), "white").save(tmp_path / "photo.jpg")
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() in {str(digit) for digit in range(10)}
+
+
+def test_a_model_in_use_gives_the_evaluations_predictions(
+    run: Path, digits: Path, command: Command, tmp_path: Path
+) -> None:
+    done = command("evaluate", run / "checkpoints" / "best.pt", "--json", tmp_path / "it.json")
+    assert done.returncode == 0, done.stderr
+    model, transform, classes = load_model(run / "checkpoints" / "best.pt")
+    val = open_dataset(digits).splits["val"]
+    images = torch.stack([transform(decode_rgb(val[place].image)) for place in range(len(val))])
+    with torch.inference_mode():
+        right = (model(images).argmax(dim=1).numpy() == val.labels).sum()
+    assert right == json.loads((tmp_path / "it.json").read_text())["correct1"]
+    assert classes == tuple("0123456789")

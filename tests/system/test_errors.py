@@ -66,7 +66,7 @@ def test_a_run_folder_is_not_overwritten_and_not_mixed(
         f"data={digits}",
         "train.epochs=1",
         "data.image_size=8",
-        "data.eval_resize=8",
+        "data.eval_crop=1",
         "--run",
         tmp_path / "run",
     )
@@ -109,13 +109,14 @@ def make(num_classes):
         ),
         ("os.kill(os.getpid(), 9)", ["rank 1", "signal 9"]),
         ("os._exit(7)", ["Exit code:    7"]),
+        ("raise SystemExit(3)", ["[rank 1/3] SystemExit: 3"]),
     ],
 )
 def test_a_rank_that_dies_ends_the_job_on_all_ranks(
     digits: Path, tmp_path: Path, action: str, words: list[str]
 ) -> None:
     (tmp_path / "bad.py").write_text(MODEL.format(action=action))
-    overrides = (f"data={digits}", "data.image_size=8", "data.eval_resize=8", "model.name=bad.py:make")
+    overrides = (f"data={digits}", "data.image_size=8", "data.eval_crop=1", "model.name=bad.py:make")
     job = subprocess.Popen(
         [sys.executable, "-m", "ddltrain", "train", str(RECIPE), *overrides, "--run", "run", "--ranks", "3"],
         cwd=tmp_path,
@@ -156,7 +157,7 @@ def test_a_model_with_the_wrong_output_is_refused_before_training(
         RECIPE,
         f"data={digits}",
         "data.image_size=8",
-        "data.eval_resize=8",
+        "data.eval_crop=1",
         "model.name=mine.py:f",
         "--ranks",
         2,
@@ -173,7 +174,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_a_reason(
         f"data={digits}",
         "optim.lr_base=1e30",
         "data.image_size=8",
-        "data.eval_resize=8",
+        "data.eval_crop=1",
         "--ranks",
         2,
     )
@@ -183,7 +184,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_a_reason(
 
 def test_a_full_disk_ends_in_an_error_and_no_fragment(digits: Path, tmp_path: Path) -> None:
     words = [sys.executable, "-m", "ddltrain", "train", str(RECIPE), f"data={digits}", "train.epochs=2"]
-    words += ["data.image_size=8", "data.eval_resize=8", "--run", str(tmp_path / "run")]
+    words += ["data.image_size=8", "data.eval_crop=1", "--run", str(tmp_path / "run")]
     limit_kib = 1000  # a file may not grow beyond this, and a checkpoint of this net is twice as large
     done = subprocess.run(
         ["bash", "-c", f'ulimit -f {limit_kib}; exec "$@"', "bash", *words],

@@ -15,7 +15,7 @@ from conftest import COMMAND_TIMEOUT_S, RECIPE
 OVERRIDES = (
     "train.epochs=3",
     "data.image_size=8",
-    "data.eval_resize=8",
+    "data.eval_crop=1",
     "checkpoint.every_steps=7",
     "log.every_steps=1",
 )

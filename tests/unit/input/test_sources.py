@@ -100,7 +100,7 @@ def test_links_are_followed_but_not_in_circles(tmp_path: Path) -> None:
             ["train/a/x.png", "val/x.png", "val/y.png"],
             r"val: holds 2 images but no class folders.*--val-list",
         ),
-        (["train/a/x.png", "train/b/x.txt", "val/a/x.png"], "no images in the class folders b"),
+        (["train/a/x.png", "train/b/x.txt", "val/a/x.png"], "no images in the class folders: b"),
         (["train/a/.x.png", "val/a/x.png"], "train: holds no images"),
         (["train/a/x.png", "val/"], "val: holds no images"),
         (["train/a/x.png"], r"there is no val; add --val-fraction"),

@@ -30,7 +30,7 @@ def generator() -> np.random.Generator:
 @pytest.mark.parametrize(("width", "height"), [(500, 375), (375, 500), (256, 256), (90, 61), (301, 1003)])
 def test_evaluation_shows_what_torchvision_shows(width: int, height: int) -> None:
     image = picture(width, height)
-    ours = eval_transform(DataRecipe(image_size=64, eval_resize=73))(image, generator())
+    ours = eval_transform(DataRecipe(image_size=64, eval_crop=0.875))(image, generator())
     theirs = v2.Compose([v2.Resize(73, antialias=True), v2.CenterCrop(64)])(image)
     difference = np.abs(ours.astype(int) - np.asarray(theirs).astype(int))
     assert difference.max() <= 2
@@ -40,7 +40,7 @@ def test_evaluation_shows_what_torchvision_shows(width: int, height: int) -> Non
 def test_evaluation_of_an_image_of_the_right_size_changes_nothing() -> None:
     image = picture(32, 32)
     assert np.array_equal(
-        eval_transform(DataRecipe(image_size=32, eval_resize=32))(image, generator()), np.asarray(image)
+        eval_transform(DataRecipe(image_size=32, eval_crop=1.0))(image, generator()), np.asarray(image)
     )
 
 
@@ -110,7 +110,7 @@ def test_a_padded_crop_shows_the_image_shifted_over_black() -> None:
 
 def test_half_of_the_images_are_flipped() -> None:
     image = picture(16, 16)
-    transform = train_transform(DataRecipe(image_size=16, train_crop="center", eval_resize=16))
+    transform = train_transform(DataRecipe(image_size=16, train_crop="center", eval_crop=1.0))
     flipped = [
         np.array_equal(transform(image, record_generator(0, 0, i)), np.asarray(image)[:, ::-1])
         for i in range(400)

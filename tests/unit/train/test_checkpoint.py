@@ -19,7 +19,21 @@ from ddltrain.train.checkpoint import (
 
 
 def state(step: int) -> dict[str, object]:
-    return {"model": {"w": torch.full((100,), float(step))}, "step": step}
+    others = {
+        "optimizer": {},
+        "statistics": {},
+        "position": {},
+        "world_size": 1,
+        "global_batch": 1,
+        "recipe": "",
+    }
+    return {
+        "model": {"w": torch.full((100,), float(step))},
+        "step": step,
+        "classes": [],
+        "fingerprint": "",
+        **others,
+    }
 
 
 def save(folder: Path, *steps: int, keep: int = 3, best: int | None = None) -> None:
@@ -117,6 +131,40 @@ def test_a_failed_write_leaves_the_older_ones_and_no_fragment(
     assert newest_step(tmp_path, []) == 2
 
 
+def test_checkpoints_of_a_future_that_was_left_go_with_the_next_save(tmp_path: Path) -> None:
+    save(tmp_path, 15, 45, keep=9)
+    checkpoint_path(tmp_path, 45).write_bytes(b"damaged")
+    save(tmp_path, 23, keep=1)
+    assert steps_of(tmp_path) == [23]
+
+
+def test_writing_a_step_anew_never_leaves_it_without_its_digest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path, 5)
+
+    def write_whole(path: Path, data: bytes | memoryview) -> None:
+        if path.suffix == ".pt":
+            raise OSError(28, "No space left on device")
+        whole(path, data)
+
+    whole = checkpoint.write_whole
+    monkeypatch.setattr(checkpoint, "write_whole", write_whole)
+    with pytest.raises(OSError, match="No space"):
+        save_checkpoint(tmp_path, {**state(5), "step": 6}, 5, 3, None)
+    assert newest_step(tmp_path, []) == 5
+    monkeypatch.undo()
+    save_checkpoint(tmp_path, {**state(5), "step": 6}, 5, 3, None)
+    assert newest_step(tmp_path, []) == 6
+    assert len((tmp_path / "step-00000005.pt.sha256").read_text().splitlines()) == 1
+
+
+def test_a_checkpoint_without_all_its_parts_is_refused_by_name(tmp_path: Path) -> None:
+    torch.save({"format": 1, "model": {}}, tmp_path / "half.pt")
+    with pytest.raises(CheckpointError, match=r"half\.pt lacks classes, fingerprint"):
+        read_checkpoint(tmp_path / "half.pt")
+
+
 WRITER = """
 import sys, torch
 from pathlib import Path
@@ -125,7 +173,9 @@ print("ready", flush=True)
 step = int(sys.argv[2])
 while True:
     step += 1
-    save_checkpoint(Path(sys.argv[1]), {"model": {"w": torch.full((200_000,), float(step))}, "step": step}, step, 2, None)
+    state = dict.fromkeys("optimizer statistics position world_size global_batch recipe classes fingerprint".split())
+    state |= {"model": {"w": torch.full((200_000,), float(step))}, "step": step}
+    save_checkpoint(Path(sys.argv[1]), state, step, 2, None)
     print(step, flush=True)
 """
 

@@ -5,7 +5,7 @@ import pytest
 
 from ddltrain.errors import RunError
 from ddltrain.recipe import Recipe, parse_recipe
-from ddltrain.train.run_folder import RunFolder, default_run_folder, run_facts
+from ddltrain.train.run_folder import RunFolder, run_facts
 
 TEXT = """
 [model]
@@ -79,10 +79,6 @@ def test_a_file_in_the_way_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("a file")
     with pytest.raises(RunError, match="cannot use the run folder"):
         RunFolder(tmp_path / "run", recipe(), resume=False)
-
-
-def test_the_default_folder_is_named_after_model_and_recipe() -> None:
-    assert default_run_folder(Path("models/resnet20-cifar/digits.toml")) == Path("runs/resnet20-cifar-digits")
 
 
 def test_facts_tell_what_is_needed_to_run_it_again() -> None:

@@ -1,0 +1,39 @@
+"""A trained model for use in other programs."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import nn
+
+from ddltrain.input.transform import eval_transform, record_generator
+from ddltrain.nets import build_model
+from ddltrain.recipe import parse_recipe
+from ddltrain.train.checkpoint import parse_checkpoint, read_checkpoint
+from ddltrain.train.inputs import Normalizer
+
+
+def load_model(checkpoint: Path) -> tuple[nn.Module, Callable[[Image.Image], torch.Tensor], tuple[str, ...]]:
+    """Load a checkpoint on the CPU.
+
+    Returns:
+        The model in evaluation mode; what turns an RGB image into its input, float32 [3, size, size], as in evaluation; and the
+        names of the classes, by index.
+
+    Raises:
+        CheckpointError: no such file, damaged, or not a checkpoint.
+    """
+    state = parse_checkpoint(read_checkpoint(checkpoint), str(checkpoint))
+    recipe = parse_recipe(state["recipe"], f"the recipe in {checkpoint}")
+    model = build_model(recipe.model.name, len(state["classes"])).eval()
+    model.load_state_dict(state["model"])
+    window, normalize = eval_transform(recipe.data), Normalizer(recipe.data, torch.device("cpu"), False)
+    unused = record_generator(0, 0, 0)
+
+    def transform(image: Image.Image) -> torch.Tensor:
+        pixels = np.array(window(image, unused))
+        return normalize(torch.from_numpy(pixels).permute(2, 0, 1)[None])[0]
+
+    return model, transform, tuple(state["classes"])
