@@ -162,7 +162,7 @@ def _closing(run: Path, evaluation: Evaluation | None, position: Position, is_fi
         lines.append(
             f"top-1 {evaluation.top1:.2f} % ({evaluation.correct1} of {evaluation.count} validation images)"
         )
-    if is_finished and position.best_step != position.step:
+    if evaluation is not None and position.best_top1 > evaluation.top1:
         lines.append(
             f"best {position.best_top1:.2f} % at step {position.best_step}: {run / CHECKPOINT_FOLDER / 'best.pt'}"
         )
