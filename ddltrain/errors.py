@@ -40,3 +40,7 @@ class CommError(DdltrainError):
 
 class DivergedError(DdltrainError):
     """The loss is no longer a finite number."""
+
+
+class ClusterError(DdltrainError):
+    """The emulated cluster cannot be made or used."""

@@ -158,6 +158,22 @@ class CommRecipe:
     """How gradients travel."""
 
     bucket_mib: float = key(above(0), 25.0)
+    algorithm: str = key(
+        one_of(
+            "auto",
+            "mpi",
+            "shared_memory",
+            "hierarchical",
+            "ring",
+            "multiring",
+            "multicolor",
+            "torus2d",
+            "halving_doubling",
+        ),
+        "auto",
+    )
+    timeout_s: float = key(above(0), 600.0)
+    check: bool = key(ANY, False)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,8 @@ class Buckets:
         extras: float32 [num_extras], summed along with the gradients; sums of counts are exact up to 2^24.
     """
 
-    def __init__(self, model: nn.Module, bucket_bytes: int, num_extras: int) -> None:
+    def __init__(self, model: nn.Module, engine: Engine, bucket_bytes: int, num_extras: int) -> None:
+        """Collective: on the CPU the buckets lie in memory that the ranks of a host share."""
         parameters = [
             parameter for parameter in reversed(list(model.parameters())) if parameter.requires_grad
         ]
@@ -37,7 +38,7 @@ class Buckets:
         counts = [sum(parameter.numel() for parameter in group) for group in groups]
         device = parameters[0].device if parameters else torch.device("cpu")
         self.flat = [
-            torch.zeros(count + (num_extras if group is groups[-1] else 0), device=device)
+            _zeros(count + (num_extras if group is groups[-1] else 0), device, engine)
             for group, count in zip(groups, counts, strict=True)
         ]
         self.extras = self.flat[-1][counts[-1] :]
@@ -50,8 +51,14 @@ class Buckets:
 
     def allreduce_(self, engine: Engine) -> None:
         """Replace gradients and extras by their sums over all ranks. Collective."""
-        for bucket in self.flat:
-            engine.allreduce_(bucket)
+        for index, bucket in enumerate(self.flat):
+            engine.allreduce_(bucket, name=f"bucket {index}")
+
+
+def _zeros(count: int, device: torch.device, engine: Engine) -> torch.Tensor:
+    if device.type != "cpu":
+        return torch.zeros(count, device=device)
+    return engine.allocate(count * 4).view(torch.float32)
 
 
 def _point_gradients_into(bucket: torch.Tensor, parameters: list[nn.Parameter]) -> None:

@@ -68,7 +68,16 @@ def start_ranks(num_ranks: int, program: Sequence[str]) -> int:
         environment |= {STATUS_FILE_VARIABLE: str(status_file), "OMPI_MCA_btl_sm_backing_directory": folder}
         everything = os.environ | environment
         give_home(everything)
-        return _Job([*words, *program], everything, status_file).wait()
+        return supervise([*words, *program], everything, status_file)
+
+
+def supervise(command: list[str], environment: dict[str, str], status_file: Path | None = None) -> int:
+    """Run mpiexec, passing signals on as `start_ranks` says; its exit status as a shell would give it.
+
+    Args:
+        status_file: where the ranks tell that they have started, and the job's status; without it they are taken to be ready.
+    """
+    return _Job(command, environment, status_file).wait()
 
 
 def _shared_memory() -> str:
@@ -90,7 +99,7 @@ def _sweep(place: str) -> None:
 class _Job:
     """An mpiexec under way."""
 
-    def __init__(self, command: list[str], environment: dict[str, str], status_file: Path) -> None:
+    def __init__(self, command: list[str], environment: dict[str, str], status_file: Path | None) -> None:
         self._status_file = status_file
         self._num_signals = 0
         # A session of its own, so that a terminal's Ctrl-C reaches us alone: mpiexec would kill the ranks in mid-step.
@@ -111,8 +120,8 @@ class _Job:
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)
-        said = self._status_file.read_text()
-        if self._num_signals and said in ("", RANKS_STARTED):
+        said = self._said()
+        if self._status_file and self._num_signals and said in ("", RANKS_STARTED):
             was_late = said == RANKS_STARTED
             print(
                 "ended by a second signal; --resume goes on from the last checkpoint"
@@ -125,7 +134,10 @@ class _Job:
             return int(said)
         return status if status >= 0 else 128 - status
 
+    def _said(self) -> str:
+        return self._status_file.read_text() if self._status_file else RANKS_STARTED
+
     def _stop(self, number: int, frame: FrameType | None) -> None:
         self._num_signals += 1
-        can_save = self._status_file.read_text() == RANKS_STARTED and self._num_signals == 1
+        can_save = self._said() == RANKS_STARTED and self._num_signals == 1
         self._process.send_signal(signal.SIGUSR1 if can_save else signal.SIGTERM)

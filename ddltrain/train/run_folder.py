@@ -1,6 +1,7 @@
 """The folder of a run: who may write into it, and what it says about the run.
 
 runs/NAME/recipe.toml     the resolved recipe
+         tuning.json      on several hosts: the quickest all-reduces
          run.json         versions, commit, ranks, command
          metrics.jsonl    figures while it trains; tensorboard/ the same for TensorBoard
          checkpoints/     see checkpoint.py
@@ -33,10 +34,20 @@ from ddltrain.train.checkpoint import write_whole
 RECIPE_FILE = "recipe.toml"
 FACTS_FILE = "run.json"
 CHECKPOINT_FOLDER = "checkpoints"
+TUNING_FILE = "tuning.json"
 _LOCK_FILE = ".lock"
 
 # Keys that may change when a run goes on: they do not touch its numbers, or are checked by what they point to.
-_FREE_KEYS = ("data.path", "data.threads", "train.threads", "train.batch_per_rank", "checkpoint.", "log.")
+_FREE_KEYS = (
+    "data.path",
+    "data.threads",
+    "train.threads",
+    "train.batch_per_rank",
+    "checkpoint.",
+    "comm.timeout_s",
+    "comm.check",
+    "log.",
+)
 
 
 def changed_keys(old: dict[str, Any], new: dict[str, Any]) -> list[str]:

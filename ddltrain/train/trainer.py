@@ -62,7 +62,7 @@ class Trainer:
         for tensor in (*self._model.parameters(), *self._model.buffers()):
             engine.broadcast_(tensor)
         self._normalize = Normalizer(recipe.data, device, train.channels_last)
-        self._buckets = Buckets(self._model, int(recipe.comm.bucket_mib * (1 << 20)), len(_EXTRAS))
+        self.buckets = Buckets(self._model, engine, int(recipe.comm.bucket_mib * (1 << 20)), len(_EXTRAS))
         self._statistics = RunningStatistics(self._model)
         self._optimizer = make_optimizer(self._model, recipe.optim)
         peak_lr = recipe.optim.lr_base * self._steps.global_batch / recipe.optim.lr_base_batch
@@ -150,12 +150,12 @@ class Trainer:
         torch.manual_seed(
             step_seed(recipe.seed, self.position.step, self._engine.rank)
         )  # for dropout and its like
-        self._buckets.zero_()
-        extras = self._buckets.extras
+        self.buckets.zero_()
+        extras = self.buckets.extras
         if len(batch.labels):  # a step of fewer images than ranks leaves some without
             extras[0], extras[1] = self._backward(batch)
         extras[2] = float(self._should_stop())
-        self._buckets.allreduce_(self._engine)
+        self.buckets.allreduce_(self._engine)
         set_learning_rate(self._optimizer, lr)
         self._optimizer.step()
         loss, correct, stops = extras.tolist()

@@ -278,7 +278,7 @@ def test_an_evaluation_does_not_depend_on_the_number_of_ranks(
 
 def test_gradients_are_views_of_their_buckets_with_the_layout_of_their_parameters(engine: Engine) -> None:
     model = small_net(with_norm=True).to(memory_format=torch.channels_last)
-    buckets = Buckets(model, bucket_bytes=1000, num_extras=2)
+    buckets = Buckets(model, engine, bucket_bytes=1000, num_extras=2)
     assert len(buckets.flat) > 2
     images = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(engine.rank))
     model(images).square().sum().backward()

@@ -1,0 +1,174 @@
+"""Plans and the C++ that runs them, for tensors. To be imported after mpi4py, so that both use one MPI library."""
+
+import weakref
+
+import torch
+
+from ddltrain.comm import _engine
+from ddltrain.comm.collectives import all_gather, key_of, reduce_scatter
+from ddltrain.comm.handle import Errors, Handle
+from ddltrain.comm.plans import PLANNERS
+from ddltrain.comm.plans.plan import Plan
+from ddltrain.comm.topology import Topology
+from ddltrain.errors import CommError
+
+# Between hosts: below the eager limit of the usual MPI libraries over TCP, beyond which both directions of a link hinder each other.
+SEGMENT_BYTES = 32 << 10
+
+# Inside a host: large enough that the library copies straight from one process to the other.
+HOST_SEGMENT_BYTES = 256 << 10
+
+DTYPES = {getattr(torch, name): dtype for name, dtype in _engine.DType.__members__.items()}
+OPS = _engine.ReduceOp.__members__
+WIRES = {None: _engine.Wire.same, "fp16": _engine.Wire.float16, "bf16": _engine.Wire.bfloat16}
+
+
+class Runner:
+    """Runs planners' plans on contiguous CPU tensors; makes each plan once.
+
+    Attributes:
+        topology: which ranks share a host.
+        has_windows: whether `allocate` gives memory that the ranks of a host share.
+    """
+
+    def __init__(
+        self,
+        comm_address: int,
+        max_message_bytes: int,
+        segment_bytes: int | None,
+        timeout_s: float,
+        use_windows: bool,
+        ranks_per_host: int,
+    ) -> None:
+        """Collective over the communicator."""
+        self._communicator = _engine.Communicator(comm_address, max_message_bytes)
+        self._executor = _engine.Executor(
+            comm_address, max_message_bytes, timeout_s, use_windows, ranks_per_host
+        )
+        # MPI ends before the interpreter does: nothing may be under way by then.
+        weakref.finalize(self, self._executor.abort, "the program ends")
+        leaders = self._executor.leaders
+        self.topology = Topology(
+            tuple(
+                tuple(rank for rank, own in enumerate(leaders) if own == leader)
+                for leader in sorted(set(leaders))
+            )
+        )
+        self.has_windows = self._executor.has_windows
+        self.rank = self._executor.rank
+        self.world_size = self.topology.world_size
+        usual = HOST_SEGMENT_BYTES if len(self.topology.hosts) == 1 else SEGMENT_BYTES
+        self._segment_bytes = min(segment_bytes or usual, max_message_bytes)
+        self._plans: dict[tuple[object, ...], int] = {}
+
+    def allocate(self, bytes: int) -> torch.Tensor:
+        """Zeroed memory, uint8 [bytes], in a window of the host where windows can be had. Collective."""
+        if not self.has_windows or bytes == 0:
+            return torch.zeros(bytes, dtype=torch.uint8)
+        with Errors():
+            return torch.frombuffer(self._executor.allocate(bytes), dtype=torch.uint8)
+
+    def in_window(self, tensor: torch.Tensor) -> bool:
+        """Whether all of `tensor` lies in one window."""
+        return self.has_windows and self._executor.in_window(tensor.data_ptr(), tensor.nbytes)
+
+    def check(self, tensor: torch.Tensor, op: str, wire: str | None) -> None:
+        """Refuse what no rank can reduce, before anything is sent.
+
+        Raises:
+            TypeError: dtype, layout, op or wire do not fit.
+        """
+        if tensor.dtype not in DTYPES or not tensor.is_contiguous():
+            raise TypeError(
+                f"allreduce_ takes a contiguous tensor of {', '.join(map(str, DTYPES))}; this one is {tensor.dtype} with "
+                f"shape {tuple(tensor.shape)} and strides {tensor.stride()}: call .contiguous() or .to(dtype) first"
+            )
+        if op not in OPS or wire not in WIRES:
+            raise TypeError(
+                f"op = {op!r} must be one of {', '.join(OPS)}, and wire = {wire!r} None, 'fp16' or 'bf16'"
+            )
+        if op == "avg" and not tensor.is_floating_point():
+            raise TypeError(f"{tensor.dtype} cannot be averaged: sum it and divide")
+        if wire and tensor.dtype != torch.float32:
+            raise TypeError(f"only float32 can travel as {wire}, not {tensor.dtype}")
+
+    def allreduce_by_mpi(self, tensor: torch.Tensor, op: str) -> None:
+        """The MPI library's own all-reduce. Collective."""
+        if op == "avg":
+            tensor.div_(self.world_size)
+        is_half = tensor.element_size() == 2
+        wide = tensor.float() if is_half else tensor
+        reduction = OPS["sum" if op == "avg" else op]
+        with Errors():
+            self._communicator.allreduce(wide.data_ptr(), wide.numel(), DTYPES[wide.dtype], reduction)
+        if is_half:
+            tensor.copy_(wide)
+
+    def broadcast(self, tensor: torch.Tensor, root: int) -> None:
+        """Replace a contiguous CPU tensor by that of rank `root`. Collective."""
+        with Errors():
+            self._communicator.broadcast(tensor.data_ptr(), tensor.nbytes, root)
+
+    def barrier(self) -> None:
+        """Return once every rank has called it. Collective."""
+        with Errors():
+            self._communicator.barrier()
+
+    def run(
+        self, tensor: torch.Tensor, algorithm: str, in_window: bool, op: str, wire: str | None, name: str
+    ) -> None:
+        """Run `algorithm` on `tensor`, which lies `in_window` or not, and wait for it. Collective."""
+        wire = None if algorithm == "shared_memory" else wire  # nothing travels
+        plan = self._plan(algorithm, tensor, in_window, wire)
+        count, dtype = tensor.numel(), DTYPES[tensor.dtype]
+        with Errors():
+            self._executor.run(plan, tensor.data_ptr(), count, dtype, OPS[op], WIRES[wire], name)
+
+    def submit(
+        self,
+        tensor: torch.Tensor,
+        algorithm: str,
+        in_window: bool,
+        op: str,
+        wire: str | None,
+        name: str,
+        priority: int,
+    ) -> Handle:
+        """Start `algorithm` on `tensor`. Collective."""
+        wire = None if algorithm == "shared_memory" else wire  # nothing travels
+        plan = self._plan(algorithm, tensor, in_window, wire)
+        count, dtype = tensor.numel(), DTYPES[tensor.dtype]
+        with Errors():
+            number = self._executor.submit(
+                plan, tensor.data_ptr(), count, dtype, OPS[op], WIRES[wire], priority, name
+            )
+        return Handle(lambda: self._executor.wait(number), lambda: self._executor.test(number), tensor)
+
+    def describe(self, tensor: torch.Tensor, algorithm: str, in_window: bool) -> str:
+        """The plan's own words."""
+        return self._make_plan(algorithm, tensor.numel(), tensor.element_size(), in_window).description
+
+    def _plan(self, algorithm: str, tensor: torch.Tensor, in_window: bool, wire: str | None) -> int:
+        """The executor's id of the plan for tensors of this size."""
+        count, element_bytes = tensor.numel(), 2 if wire else tensor.element_size()
+        wanted = (algorithm, count, element_bytes, in_window)
+        if wanted not in self._plans:
+            plan = self._make_plan(algorithm, count, element_bytes, in_window)
+            key = key_of(plan, self._segment_bytes)
+            self._plans[wanted] = self._executor.load_plan(plan.ops_of(self.rank), key)
+        return self._plans[wanted]
+
+    def _make_plan(self, algorithm: str, count: int, element_bytes: int, in_window: bool) -> Plan:
+        segment_count = max(1, self._segment_bytes // element_bytes)
+        one_host = len(self.topology.hosts) == 1
+        if algorithm == "reduce_scatter":
+            return reduce_scatter(self.topology, count, segment_count, in_window and one_host)
+        if algorithm == "all_gather":
+            return all_gather(self.topology, count, segment_count, in_window and one_host)
+        if algorithm == "shared_memory":
+            if not in_window:
+                raise CommError("shared_memory needs tensors that lie in memory from Engine.allocate")
+            return PLANNERS[algorithm](self.topology, count, max(1, count))
+        if algorithm == "hierarchical":
+            return PLANNERS[algorithm](self.topology, count, segment_count, windows=in_window)
+        return PLANNERS[algorithm](self.topology, count, segment_count)
