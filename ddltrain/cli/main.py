@@ -5,10 +5,17 @@ import sys
 from collections.abc import Sequence
 
 from ddltrain import __version__
-from ddltrain.cli import evaluate, prepare, train
+from ddltrain.cli import bench_allreduce, cluster, evaluate, plan, prepare, train
 from ddltrain.errors import EXIT_KILLED, EXIT_USER_ERROR, DdltrainError
 
-_COMMANDS = {"prepare": prepare, "train": train, "evaluate": evaluate}
+_COMMANDS = {
+    "prepare": prepare,
+    "train": train,
+    "evaluate": evaluate,
+    "plan": plan,
+    "cluster": cluster,
+    "bench-allreduce": bench_allreduce,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
