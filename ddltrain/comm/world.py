@@ -75,6 +75,9 @@ def start_world() -> World:
         CommError: no MPI library, or the ranks were started by the launcher of another MPI.
     """
     give_home(os.environ)
+    if launcher_size(os.environ) is None and "PMIX_RANK" not in os.environ:
+        # Started alone, Open MPI sets up shared memory all the same, and leaves the file behind.
+        os.environ.setdefault("OMPI_MCA_btl", "self")
     if STATUS_FILE_VARIABLE in os.environ:
         signal_when_parent_dies(signal.SIGKILL)  # mpiexec; ranks would else take their time to notice
     try:

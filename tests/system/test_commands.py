@@ -1,6 +1,7 @@
 """The commands as a user runs them, from data to a report, on one rank and many."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -157,3 +158,14 @@ def test_a_model_in_use_gives_the_evaluations_predictions(
         right = (model(images).argmax(dim=1).numpy() == val.labels).sum()
     assert right == json.loads((tmp_path / "it.json").read_text())["correct1"]
     assert classes == tuple("0123456789")
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_nothing_is_left_in_shared_memory(run: Path, command: Command, tmp_path: Path, ranks: int) -> None:
+    (tmp_path / "memory").mkdir()
+    ours = {"OMPI_MCA_btl_sm_backing_directory": str(tmp_path / "memory")} if ranks == 1 else {}
+    before = set(os.listdir("/dev/shm"))
+    done = command("evaluate", run, "--ranks", ranks, **ours)
+    assert done.returncode == 0, done.stderr
+    assert os.listdir(tmp_path / "memory") == []
+    assert [name for name in set(os.listdir("/dev/shm")) - before if name.startswith("ddltrain")] == []
