@@ -1,5 +1,6 @@
 """Plans and the C++ that runs them, for tensors. To be imported after mpi4py, so that both use one MPI library."""
 
+import contextlib
 import weakref
 
 import torch
@@ -63,10 +64,17 @@ class Runner:
 
     def allocate(self, bytes: int) -> torch.Tensor:
         """Zeroed memory, uint8 [bytes], in a window of the host where windows can be had. Collective."""
-        if not self.has_windows or bytes == 0:
+        if not self.has_windows or bytes == 0 or self.world_size == 1:
             return torch.zeros(bytes, dtype=torch.uint8)
-        with Errors():
-            return torch.frombuffer(self._executor.allocate(bytes), dtype=torch.uint8)
+        memory = None
+        with contextlib.suppress(_engine.WindowError):  # no room, say
+            memory = self._executor.allocate(bytes)
+        # All hosts or none, so that all ranks choose the same plans.
+        refused = torch.tensor([memory is None], dtype=torch.int32)
+        self.allreduce_by_mpi(refused, "max")
+        if memory is None or refused.item():
+            return torch.zeros(bytes, dtype=torch.uint8)
+        return torch.frombuffer(memory, dtype=torch.uint8)
 
     def in_window(self, tensor: torch.Tensor) -> bool:
         """Whether all of `tensor` lies in one window."""

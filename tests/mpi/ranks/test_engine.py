@@ -1,3 +1,5 @@
+import resource
+
 import pytest
 import torch
 
@@ -88,3 +90,18 @@ def test_bytes_of_rank_0_reach_all(engine: Engine, world: World) -> None:
     assert engine.broadcast_bytes(b"abc" if engine.rank == 0 else None, world) == b"abc"
     assert engine.broadcast_bytes(None if engine.rank == 0 else b"x", world) is None
     engine.barrier()
+
+
+def test_without_room_for_a_window_memory_is_private_and_sums_are_right(engine: Engine) -> None:
+    count = 1 << 21
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limit[1]))
+    try:
+        memory = engine.allocate(4 * count)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    tensor = memory.view(torch.float32)
+    assert not tensor.any()
+    assert "private memory" in engine.describe(tensor) or engine.world_size == 1
+    engine.allreduce_(tensor.copy_(values(engine.rank, count, torch.float32)))
+    assert torch.equal(tensor, expected_sum(engine.world_size, count, torch.float32))
