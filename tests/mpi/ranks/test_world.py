@@ -1,3 +1,5 @@
+import os
+
 import pytest
 
 from ddltrain.comm.world import World, agreed
@@ -6,6 +8,10 @@ from ddltrain.errors import DataError, RecipeError
 
 def test_local_ranks_count_within_the_host(world: World) -> None:
     assert (world.local_rank, world.local_size) == (world.rank, world.world_size)
+
+
+def test_starting_leaves_the_environment_as_it_was(world: World) -> None:
+    assert "OMPI_MCA_btl" not in os.environ
 
 
 def test_nothing_happens_where_no_rank_fails(world: World) -> None:
