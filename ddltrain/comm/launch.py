@@ -121,15 +121,12 @@ class _Job:
             for number, handler in previous.items():
                 signal.signal(number, handler)
         said = self._said()
-        if self._status_file and self._num_signals and said in ("", RANKS_STARTED):
-            was_late = said == RANKS_STARTED
-            print(
-                "ended by a second signal; --resume goes on from the last checkpoint"
-                if was_late
-                else "stopped before the ranks had started; nothing was done",
-                file=sys.stderr,
-            )
-            return EXIT_STOPPED if not was_late else EXIT_KILLED
+        if self._num_signals and said == "":
+            print("stopped before the ranks had started; nothing was done", file=sys.stderr)
+            return EXIT_STOPPED
+        if self._status_file and self._num_signals > 1 and said == RANKS_STARTED:
+            print("ended by a second signal; --resume goes on from the last checkpoint", file=sys.stderr)
+            return EXIT_KILLED
         if status == 0 and said.isdigit():
             return int(said)
         return status if status >= 0 else 128 - status
