@@ -10,7 +10,7 @@ class Position:
     Attributes:
         step: finished steps of the run.
         epoch: finished epochs, evaluation included.
-        epoch_s, train_s: time in steps, of the current epoch and of the run.
+        epoch_s: time in steps of the current epoch.
         best_top1, best_step: the best validation accuracy so far in percent, and the step that had it; -1 before there is one.
     """
 
@@ -21,6 +21,5 @@ class Position:
     correct: int = 0
     num_images: int = 0
     epoch_s: float = 0.0
-    train_s: float = 0.0
     best_top1: float = -1.0
     best_step: int = -1

@@ -128,7 +128,6 @@ class Trainer:
             position.correct += int(correct)
             position.num_images += batch.step_images
             position.epoch_s += step_s
-            position.train_s += step_s
             loss = loss_sum / batch.step_images
             self._monitor.step(
                 position, loss, 100 * correct / batch.step_images, batch.step_images, lr, data_wait_s, step_s
@@ -236,9 +235,11 @@ class Trainer:
             self._optimizer.load_state_dict(state["optimizer"])
             if state["world_size"] == self._engine.world_size:
                 self._statistics.set(state["statistics"][self._engine.rank])
-        except (RuntimeError, ValueError, KeyError) as error:
-            raise CheckpointError(f"{name} does not fit this recipe's model: {error}") from None
-        self.position = Position(**state["position"])
+            self.position = Position(**state["position"])
+        except (RuntimeError, ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(
+                f"{name} does not fit this recipe's model or this version: {error}"
+            ) from None
 
 
 def _same_batch(global_batch: int, world_size: int) -> str:
