@@ -1,4 +1,4 @@
-"""Builds the extension module ``ddltrain.comm._engine`` against the MPI that the job will run on."""
+"""Builds the extension modules: ``ddltrain.comm._engine`` against the MPI that the job will run on, and ``ddltrain.input._image``."""
 
 import os
 import shlex
@@ -49,7 +49,14 @@ setup(
             cxx_std=20,
             extra_compile_args=["-O3", "-Wall", "-Wextra", *compile_flags],
             extra_link_args=link_flags,
-        )
+        ),
+        Pybind11Extension(
+            "ddltrain.input._image",
+            sorted(str(path) for path in Path("csrc/image").glob("*.cpp")),
+            depends=sorted(str(path) for path in Path("csrc/image").glob("*.h")),
+            cxx_std=20,
+            extra_compile_args=["-O3", "-Wall", "-Wextra"],
+        ),
     ],
     cmdclass={"build_ext": build_ext},
 )

@@ -22,6 +22,12 @@ def at_least(low: float) -> Range:
     return Range(f"{low} or more", lambda value: value >= low)
 
 
+def auto_or_count() -> Range:
+    return Range(
+        '"auto", or 1 or more', lambda value: value == "auto" or (isinstance(value, int) and value >= 1)
+    )
+
+
 def above(low: float) -> Range:
     return Range(f"above {low}", lambda value: value > low)
 

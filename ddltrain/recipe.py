@@ -24,6 +24,7 @@ from ddltrain.ranges import (
     Range,
     above,
     at_least,
+    auto_or_count,
     below_one,
     between,
     key,
@@ -56,9 +57,11 @@ class DataRecipe:
     crop_padding: int = key(between(0, 1024), 4)
     flip: bool = key(ANY, True)
     eval_crop: float = key(between(0.1, 1), 0.875)
+    decode: str = key(one_of("fast", "exact"), "fast")
     mean: tuple[float, ...] = key(three(above_zero=False), (0.485, 0.456, 0.406))
     std: tuple[float, ...] = key(three(above_zero=True), (0.229, 0.224, 0.225))
     last_batch: str = key(one_of("keep", "drop"), "keep")
+    groups: int | str = key(auto_or_count(), "auto")
     threads: int = key(between(0, 1024), 0)
 
 
@@ -321,10 +324,11 @@ def _check_value(value: Any, kind: Any, allowed: Range, where: str) -> Any:
 
 def _check_type(value: Any, kind: type, allowed: Range, where: str) -> Any:
     names = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
+    name = names.get(kind, "a whole number or a text")
     fits = isinstance(value, kind) or (kind is float and isinstance(value, int))
     if not fits or (isinstance(value, bool) and kind is not bool):
         extra = "" if allowed is ANY else f" ({allowed.text})"
-        raise RecipeError(f"{where} = {value!r} has the wrong type; it takes {names[kind]}{extra}")
+        raise RecipeError(f"{where} = {value!r} has the wrong type; it takes {name}{extra}")
     if kind is float and not abs(value) <= _LARGEST:
         raise RecipeError(f"{where} = {value} is not a finite number; it takes {allowed.text}")
-    return kind(value)
+    return float(value) if kind is float else value
