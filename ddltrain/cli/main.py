@@ -5,16 +5,29 @@ import sys
 from collections.abc import Sequence
 
 from ddltrain import __version__
-from ddltrain.cli import bench_allreduce, cluster, evaluate, plan, prepare, train
+from ddltrain.cli import (
+    bench_allreduce,
+    bench_input,
+    cluster,
+    evaluate,
+    extract,
+    plan,
+    prepare,
+    train,
+    verify,
+)
 from ddltrain.errors import EXIT_KILLED, EXIT_USER_ERROR, DdltrainError
 
 _COMMANDS = {
     "prepare": prepare,
+    "verify": verify,
+    "extract": extract,
     "train": train,
     "evaluate": evaluate,
     "plan": plan,
     "cluster": cluster,
     "bench-allreduce": bench_allreduce,
+    "bench-input": bench_input,
 }
 
 

@@ -1,28 +1,32 @@
 """Make a data set to train on from a source of labelled images.
 
-Every image is checked by decoding it. OUT appears at the end, whole, or not at all.
+Every image is decoded, packed and proven to decode to the same pixels. OUT appears at the end, whole, or not at all; killed, the
+same command goes on where it stopped.
 """
 
 import argparse
 import os
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddltrain.cli.ranks import whole_number
-from ddltrain.input.folders import ACCEPTED, printable
+from ddltrain.errors import EXIT_KILLED
+from ddltrain.input.folders import ACCEPTED, KINDS, printable
+from ddltrain.input.record import SHARD_BYTES
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-_PLAIN_EVERY_S = 10.0
 _SHOWN = 10
+_SHOWN_ODD = 3
 _RECIPES = {"digits": "models/resnet20-cifar/digits.toml", "cifar10": "models/resnet20-cifar/cifar10.toml"}
 _FIRST_RECIPE = "models/resnet18/imagenette-128.toml"  # a start for any other source
-INTERRUPTED = 130  # the exit status that shells use for Ctrl-C
+_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_MIN_SHARD_BYTES = 1 << 20
+_MAX_SIDE = 65535
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,6 +35,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("source", metavar="SOURCE", help="where the images are (see below)")
     parser.add_argument("out", metavar="OUT", type=Path, help="the folder to make")
+    parser.add_argument(
+        "--as",
+        dest="kind",
+        choices=KINDS,
+        help="what SOURCE is, where it cannot be seen (class folders of ImageNet-22k)",
+    )
+    parser.add_argument(
+        "--size",
+        type=_size,
+        default=("keep", 0),
+        metavar="S",
+        help="keep, or shrink larger images: shorter=256 or longer=500 pixels for that side (default: keep)",
+    )
+    parser.add_argument(
+        "--quality",
+        type=_quality,
+        metavar="Q",
+        help="JPEG quality of images that are encoded anew, 1 to 100 (default: 90 if shrunk, else 95); JPEGs that fit keep "
+        "their own",
+    )
+    parser.add_argument(
+        "--shard-size",
+        type=_bytes,
+        default=SHARD_BYTES,
+        metavar="BYTES",
+        help="bound of each file of records, such as 256M (default: 1G)",
+    )
     parser.add_argument(
         "--on-bad",
         choices=("error", "skip"),
@@ -61,61 +92,63 @@ def _fraction(text: str) -> float:
     return value
 
 
+def _size(text: str) -> tuple[str, int]:
+    side, _, pixels = text.partition("=")
+    if text == "keep":
+        return "keep", 0
+    if side not in ("shorter", "longer") or not pixels.isdecimal() or not 1 <= int(pixels) <= _MAX_SIDE:
+        raise argparse.ArgumentTypeError(f"'{text}' is neither keep nor such as shorter=256 or longer=500")
+    return side, int(pixels)
+
+
+def _quality(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 100:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number from 1 to 100")
+    return int(text)
+
+
+def _bytes(text: str) -> int:
+    number, unit = (text[:-1], text[-1].upper()) if text[-1:].upper() in _UNITS else (text, "")
+    if not number.isdecimal() or (size := int(number) * _UNITS.get(unit, 1)) < _MIN_SHARD_BYTES:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a size of at least 1M, such as 256M or 1G")
+    return size
+
+
 def run(args: argparse.Namespace) -> int:
     """Prepares the data set and tells about it; returns the exit status."""
     from rich.console import Console
 
-    from ddltrain.input.prepare import PrepareOptions, prepare
-    from ddltrain.input.sources import SplitOptions
+    from ddltrain.cli.counter import show_counter
+    from ddltrain.input.build import PrepareOptions
+    from ddltrain.input.packing import Shape
+    from ddltrain.input.prepare import prepare
+    from ddltrain.input.publish import has_leftover
+    from ddltrain.input.splits import SplitOptions
 
     console = Console(highlight=False, markup=False, soft_wrap=True)
+    side, pixels = args.size
     options = PrepareOptions(
         split=SplitOptions(args.val_fraction, args.val_list, args.seed),
+        kind=args.kind,
+        shape=Shape(side, pixels, args.quality),
+        shard_bytes=args.shard_size,
         skip_bad=args.on_bad == "skip",
         force=args.force,
         num_workers=args.workers or len(os.sched_getaffinity(0)),
     )
     try:
-        with _progress(console) as on_progress:
+        with show_counter(console, "images") as on_progress:
             outcome = prepare(args.source, args.out, options, on_progress)
     except KeyboardInterrupt:
-        print(f"interrupted: nothing was written to {args.out}", file=sys.stderr)
-        return INTERRUPTED
+        rest = "; the same command goes on where this one stopped" if has_leftover(args.out) else ""
+        print(f"interrupted: nothing was written to {args.out}{rest}", file=sys.stderr)
+        return EXIT_KILLED
     if outcome.was_up_to_date:
         console.print(f"{args.out} is up to date: made from the same source with the same options")
     _print_summary(console, outcome.description)
     recipe = _RECIPES.get(outcome.description["source"]["kind"], _FIRST_RECIPE)
     console.print(f"Next: ddltrain train {recipe} data={args.out}")
     return 0
-
-
-@contextmanager
-def _progress(console: "Console") -> Iterator[Callable[[str, int, int], None]]:
-    """Shows the progress: a live bar on a terminal, else a plain line now and then."""
-    if not console.is_terminal:
-        last_s = time.monotonic()
-
-        def print_now_and_then(split: str, done: int, total: int) -> None:
-            nonlocal last_s
-            if (now_s := time.monotonic()) - last_s >= _PLAIN_EVERY_S:
-                last_s = now_s
-                console.print(f"{split}: {done} of {total} images")
-
-        yield print_now_and_then
-        return
-
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description:5}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console) as progress:
-        tasks: dict[str, Any] = {}
-
-        def advance(split: str, done: int, total: int) -> None:
-            if split not in tasks:
-                tasks[split] = progress.add_task(split, total=total)
-            progress.update(tasks[split], completed=done)
-
-        yield advance
 
 
 def _print_summary(console: "Console", description: dict[str, Any]) -> None:
@@ -130,14 +163,23 @@ def _print_summary(console: "Console", description: dict[str, Any]) -> None:
         ("size on disk", lambda facts: f"{facts['file_bytes'] / 1e6:.1f} MB"),
         ("smallest image", lambda facts: "{} x {}".format(*facts["smallest"])),
         ("largest image", lambda facts: "{} x {}".format(*facts["largest"])),
-        ("kept as they are", lambda facts: _counts(facts["kept"])),
-        ("converted", lambda facts: _counts(facts["converted"])),
+        ("files were", lambda facts: _counts(facts["kinds"])),
+        ("stored as", lambda facts: _counts(facts["stored"])),
     ]
     for name, cell in rows:
         table.add_row(name, *map(cell, splits))
     console.print(table)
-    for kind in ("skipped", "ignored"):
-        _print_files(console, kind, description[kind])
+    for split, facts in description["splits"].items():
+        for note, odd in facts["odd"].items():
+            names = [printable(name) for name in odd["names"][:_SHOWN_ODD]]
+            more = ", ..." if odd["images"] > len(names) else ""
+            console.print(f"odd in {split}: {odd['images']} {note}: {', '.join(names)}{more}")
+    skipped = description["skipped"]
+    faults = Counter(bad["fault"] for bad in skipped)
+    _print_files(
+        console, "skipped", skipped, len(skipped), ", ".join(f"{n} {fault}" for fault, n in faults.items())
+    )
+    _print_files(console, "ignored", description["ignored"], description["num_ignored"], "no images")
     for warning in description["warnings"]:
         console.print(f"warning: {warning}")
 
@@ -146,11 +188,11 @@ def _counts(of_kind: dict[str, int]) -> str:
     return "\n".join(f"{count} {kind}" for kind, count in of_kind.items()) or "none"
 
 
-def _print_files(console: "Console", kind: str, files: list[dict[str, str]]) -> None:
-    if not files:
+def _print_files(console: "Console", kind: str, files: list[dict[str, str]], count: int, why: str) -> None:
+    if not count:
         return
-    console.print(f"{kind}: {len(files)} files")
+    console.print(f"{kind}: {count} files ({why})")
     for file in files[:_SHOWN]:
         console.print(f"  {printable(file['name'])}: {file['reason']}")
-    if len(files) > _SHOWN:
-        console.print(f"  ... all of them are in dataset.json under {kind}")
+    if count > _SHOWN:
+        console.print("  ... all of them are in OUT/report.txt")

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from ddltrain.errors import DataError
 
 DIGITS = "digits"
+KINDS = ("ilsvrc", "imagenet22k", "webdataset")  # what a source can be said to be
 CIFAR10_FOLDER = "cifar-10-batches-py"
 ACCEPTED = f"""\
 SOURCE may be
@@ -18,10 +19,18 @@ SOURCE may be
   a folder     with one folder of images per class; --val-fraction F sets images aside for val
   a folder     with the lists train.txt and val.txt
   a text file  of `path label` lines; with --val-list FILE or --val-fraction F
-  a folder     that is or holds {CIFAR10_FOLDER} (CIFAR-10, python version, unpacked)"""
+  a folder     that is or holds {CIFAR10_FOLDER} (CIFAR-10, python version, unpacked)
+  a folder     with ILSVRC2012_img_train.tar and ILSVRC2012_img_val.tar, or train/ and a flat val/, and the labels of val
+  a folder     with one archive nXXXXXXXX.tar per class (ImageNet-22k; folders: --as imagenet22k); half is set aside for val
+  a folder     of WebDataset shards: train-000000.tar ..., val-000000.tar ..., or train/*.tar and val/*.tar
+Archives are read as they are; nothing is unpacked."""
 
-_JPEG_SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif")
-_OTHER_SUFFIXES = (".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm")
+FORMAT_OF_SUFFIX = {
+    **dict.fromkeys((".jpg", ".jpeg", ".jpe", ".jfif"), "jpeg"),
+    **dict.fromkeys((".tif", ".tiff"), "tiff"),
+    **dict.fromkeys((".ppm", ".pgm", ".pbm", ".pnm"), "ppm"),
+    **{f".{name}": name for name in ("png", "bmp", "gif", "webp")},
+}
 _UNREADABLE_SUFFIXES = (
     ".heic",
     ".heif",
@@ -29,7 +38,7 @@ _UNREADABLE_SUFFIXES = (
     ".jxl",
     ".jp2",
 )  # pictures all the same: named as unusable, not ignored
-IMAGE_SUFFIXES = (*_JPEG_SUFFIXES, *_OTHER_SUFFIXES, *_UNREADABLE_SUFFIXES)
+IMAGE_SUFFIXES = (*FORMAT_OF_SUFFIX, *_UNREADABLE_SUFFIXES)
 _NO_CLASS = frozenset({"__MACOSX"})  # left behind by archives
 _TEXT_PROBE_BYTES = 4096
 
@@ -37,7 +46,8 @@ _TEXT_PROBE_BYTES = 4096
 class FoundFile(NamedTuple):
     """An image file: its name relative to the source, its path, the name of its class, its size and time.
 
-    Size and time are -1 where the file cannot be looked at; reading it will tell why.
+    Size and time are -1 where the file cannot be looked at; reading it will tell why. In an archive, `path` and time are
+    the archive's, and `offset` tells where in it the image lies; else `offset` is -1.
     """
 
     name: str
@@ -45,6 +55,7 @@ class FoundFile(NamedTuple):
     label: str
     size_bytes: int
     mtime_ns: int
+    offset: int = -1
 
 
 @dataclass

@@ -1,28 +1,22 @@
-"""What becomes of an image file: checked by decoding it whole, kept as it is if common, else converted.
+"""Decodes image files of any common kind with Pillow, to the pixels that a data set shall have.
 
-A file is judged by its content, never by its name. A JPEG or PNG of 8-bit gray or RGB that needs no turning
-is kept byte for byte. All others become one of those: a JPEG stays a JPEG (quality 95, full chroma), the rest
-become PNG. EXIF (or XMP) orientation is applied, transparency is laid on white, of animations and of files
-with several pages the first picture counts, and 16-bit brightness is scaled to 8 bits.
+A file is judged by its content, never by its name, and decoded whole. EXIF (or XMP) orientation is applied, transparency is
+laid on white, of animations and of files with several pages the first picture counts, and 16-bit brightness is scaled to 8 bits.
 """
 
-import os
-import stat
 import struct
 import warnings
 import zlib
 from dataclasses import dataclass
 from io import BytesIO
-from pathlib import Path
 
 import numpy as np
 from PIL import ExifTags, Image, UnidentifiedImageError
 
-from ddltrain.errors import DataError
+from ddltrain.input.files import ImageError
 
 FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 MAX_PIXELS = 89_478_485  # 256 MiB as RGB; the bound where Pillow begins to warn of decompression bombs
-MAX_FILE_BYTES = 256 << 20
 WHITE = (255, 255, 255, 255)
 
 # Pillow warns of odd metadata without naming the file; here only the pixels count.
@@ -40,7 +34,7 @@ _TURNS = {
 }
 
 # What Pillow's parsers raise over damaged files.
-_DECODE_ERRORS = (
+DECODE_ERRORS = (
     OSError,
     ValueError,
     SyntaxError,
@@ -57,108 +51,126 @@ _DECODE_ERRORS = (
 )
 
 
-class ImageError(DataError):
-    """An image cannot be used; the message is a short reason without the name of the file."""
+# The markers that begin a picture in a JPEG, and what they tell of its coding.
+_CODINGS = {
+    0xC0: "baseline",
+    0xC1: "extended",
+    0xC2: "progressive",
+    0xC3: "lossless",
+    0xC9: "arithmetic",
+    0xCA: "arithmetic",
+}
 
 
 @dataclass(frozen=True)
-class Normalized:
-    """A usable image: its encoded bytes, what it was (`kind`), whether that was converted, its pixels."""
+class Picture:
+    """A decoded image file: its pixels as they lie in the file, what it is in words, and its EXIF orientation, 1 to 8."""
 
-    image: bytes
+    image: Image.Image
     kind: str
-    converted: bool
-    width: int
-    height: int
+    orientation: int
+
+    @property
+    def is_jpeg(self) -> bool:
+        """Whether it came as a JPEG; MPO is a JPEG with further JPEGs behind it."""
+        return self.image.format in ("JPEG", "MPO")
+
+    @property
+    def format(self) -> str:
+        """The format of the file, such as "jpeg" or "png"."""
+        return "jpeg" if self.is_jpeg else (self.image.format or "").lower()
 
 
-def read_image_file(path: str | Path) -> bytes:
-    """The bytes of the file; raises `ImageError` if it cannot be read or is absurdly large."""
-    try:
-        facts = os.stat(path)
-        if not stat.S_ISREG(facts.st_mode):  # reading a pipe or a device would never end
-            raise ImageError("not a file")
-        if facts.st_size > MAX_FILE_BYTES:
-            raise ImageError(f"{facts.st_size} bytes in one file, at most {MAX_FILE_BYTES} are accepted")
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise ImageError(error.strerror or str(error)) from error
-
-
-def normalize(data: bytes) -> Normalized:
-    """Checks an encoded image by decoding it whole, and converts it where needed; raises `ImageError`."""
+def decode(data: bytes) -> Picture:
+    """Decodes an image file whole; raises `ImageError`."""
     if not data:
-        raise ImageError("empty file")
-    image = _load(data, check_sums=True)
+        raise ImageError("empty file", "empty")
+    image = _load(data)
+    if image.format == "PNG" and data[24] != 8 and data[25] in (0, 2):
+        image.info.pop("transparency", None)  # a value of that depth, unfit for the 8 bits it is now
+    return Picture(image, _kind(image, data), _orientation(image))
+
+
+def upright(picture: Picture) -> Image.Image:
+    """The picture as it is meant to be seen, 8-bit gray (mode L) or RGB; raises `ImageError`."""
     try:
-        if image.format == "PNG" and data[24] != 8 and data[25] in (0, 2):
-            image.info.pop("transparency", None)  # a value of that depth, unfit for the 8 bits it is now
-        orientation = _orientation(image)
-        kind = _kind(image, data, turned=orientation != 1)
-        if kind in ("jpeg", "png"):
-            return Normalized(data, kind, False, image.width, image.height)
-        plain = _to_8bit(image)
-        if orientation != 1:
-            plain = plain.transpose(_TURNS[orientation])
-        return Normalized(_encode(plain, _is_jpeg(image)), kind, True, plain.width, plain.height)
-    except _DECODE_ERRORS as error:
-        raise ImageError(f"cannot be converted ({_short(error)})") from error
+        plain = _to_8bit(picture.image)
+        turn = _TURNS.get(picture.orientation)
+        return plain if turn is None else plain.transpose(turn)
+    except DECODE_ERRORS as error:
+        raise as_image_error(error) from error
 
 
 def decode_rgb(data: bytes) -> Image.Image:
-    """The pixels of a stored image, in mode RGB; raises `ImageError`."""
-    return _load(data).convert("RGB")
+    """The pixels of an image file as `ddltrain prepare` would take them, upright, in mode RGB; raises `ImageError`."""
+    return upright(decode(data)).convert("RGB")
 
 
-def _load(data: bytes, check_sums: bool = False) -> Image.Image:
+def _load(data: bytes) -> Image.Image:
     """Opens and decodes a fresh object: one that failed half-way may later pass for whole."""
     try:
         image = Image.open(BytesIO(data), formats=FORMATS)
         if image.width * image.height > MAX_PIXELS:
-            raise ImageError(f"{image.width}x{image.height} pixels, at most {MAX_PIXELS} are accepted")
-        if check_sums and image.format == "PNG":
+            raise ImageError(
+                f"{image.width}x{image.height} pixels, at most {MAX_PIXELS} are accepted", "bomb"
+            )
+        if image.format == "PNG":
             Image.open(BytesIO(data), formats=FORMATS).verify()  # decoding leaves the checksums out
         image.load()
     except UnidentifiedImageError:
-        raise ImageError(_unidentified(data)) from None
-    except _DECODE_ERRORS as error:
-        raise ImageError(_short(error)) from error
+        raise _unidentified(data) from None
+    except DECODE_ERRORS as error:
+        raise as_image_error(error) from error
     return image
 
 
-def _unidentified(data: bytes) -> str:
+def _unidentified(data: bytes) -> ImageError:
     if data.startswith(b"\xff\xd8\xff"):
-        return "a JPEG that is damaged or of an unsupported kind (such as 12-bit or lossless)"
+        coding, bits = _jpeg_coding(data)
+        if coding == "lossless" or bits not in (0, 8):
+            return ImageError(f"a {bits}-bit {coding} JPEG, which is not supported", "unsupported")
+        return ImageError("a damaged JPEG", "corrupt")
     if data.startswith(b"\x89PNG"):
-        return "a damaged PNG"
-    return f"not an image of a known format (begins with {data[:8]!r})"
+        return ImageError("a damaged PNG", "corrupt")
+    return ImageError(f"not an image of a known format (begins with {data[:8]!r})", "no image")
 
 
-def _is_jpeg(image: Image.Image) -> bool:
-    return image.format in ("JPEG", "MPO")  # MPO: a JPEG with further JPEGs behind it
+def _jpeg_coding(data: bytes) -> tuple[str, int]:
+    """How a JPEG is coded and its bits a sample, from its first frame header; ("", 0) where there is none."""
+    place = 2
+    while place + 5 <= len(data):
+        marker = data[place + 1]
+        if data[place] != 0xFF or marker == 0xFF or marker in (0x01, *range(0xD0, 0xD9)):
+            place += 1  # fill bytes, junk between segments, and markers without a length
+        elif marker in _CODINGS:
+            return _CODINGS[marker], data[place + 4]
+        elif marker == 0xDA:
+            break
+        else:
+            place += 2 + int.from_bytes(data[place + 2 : place + 4], "big")
+    return "", 0
 
 
-def _kind(image: Image.Image, data: bytes, turned: bool) -> str:
-    """A word or two for the summary; exactly `jpeg` or `png` for what may be kept."""
-    if _is_jpeg(image):
-        kind = "jpeg" if image.mode in ("L", "RGB") else f"{image.mode.lower()} jpeg"
-    elif image.format == "PNG":
+def _kind(image: Image.Image, data: bytes) -> str:
+    """What the file is, in the words of the report."""
+    if image.format in ("JPEG", "MPO"):
+        colour = {"L": "gray ", "CMYK": "cmyk "}.get(image.mode, "")
+        if colour == "cmyk " and image.info.get("adobe_transform") == 2:
+            colour = "ycck "
+        return f"{_jpeg_coding(data)[0]} {colour}jpeg"
+    if image.format == "PNG":
         depth, color = data[24], data[25]  # of the header chunk, which is always first
-        plain = depth == 8 and color in (0, 2) and image.mode in ("L", "RGB")
-        names = {0: "gray", 2: "rgb", 3: "palette", 4: "gray+alpha", 6: "rgba"}
-        kind = "png" if plain else f"{names[color]} png" + (f" {depth}-bit" if depth != 8 else "")
-        if plain and "transparency" in image.info:
-            kind = "transparent png"
-    else:
-        kind = (image.format or "").lower()
-    return f"turned {kind}" if turned else kind
+        name = {0: "gray", 2: "rgb", 3: "palette", 4: "gray+alpha", 6: "rgba"}[color]
+        name = "transparent " + name if color in (0, 2) and "transparency" in image.info else name
+        return f"{name} png" + (f" {depth}-bit" if depth != 8 else "")
+    return (image.format or "").lower()
 
 
 def _orientation(image: Image.Image) -> int:
     """The EXIF or XMP orientation, 1 to 8; 1 if there is none, or if the metadata are damaged."""
     try:
         value = image.getexif().get(ExifTags.Base.Orientation, 1)
-    except _DECODE_ERRORS:
+    except DECODE_ERRORS:
         return 1
     return value if value in range(1, 9) else 1
 
@@ -182,27 +194,23 @@ def _wide_gray_to_8bit(image: Image.Image) -> Image.Image:
         tags = image.tag_v2  # type: ignore[attr-defined]
         bits = tags.get(258, (1,))[0]
         if not image.mode.startswith("I;16") or tags.get(262) != 1:
-            raise ImageError(f"a TIFF of {bits}-bit gray without a defined white (mode {image.mode})")
+            raise ImageError(
+                f"a TIFF of {bits}-bit gray without a defined white (mode {image.mode})", "unsupported"
+            )
         peak = 2**bits - 1
     elif image.format not in ("PNG", "PPM") or image.mode == "F":
-        raise ImageError(f"brightness without a defined white (mode {image.mode})")
+        raise ImageError(f"brightness without a defined white (mode {image.mode})", "unsupported")
     pixels = np.asarray(image).astype(np.uint32)
     return Image.fromarray(((pixels * 255 + peak // 2) // peak).astype(np.uint8))
 
 
-def _encode(image: Image.Image, as_jpeg: bool) -> bytes:
-    buffer = BytesIO()
-    image.info.clear()  # else Pillow would hand on colour profiles and transparency of the original
-    if as_jpeg:
-        image.save(buffer, "JPEG", quality=95, subsampling=0)
-    else:
-        image.save(buffer, "PNG")
-    return buffer.getvalue()
-
-
-def _short(error: BaseException) -> str:
-    """One line of at most 120 characters, without the addresses of objects."""
+def as_image_error(error: BaseException) -> ImageError:
+    """What Pillow raised, as one line of at most 120 characters, without the addresses of objects."""
     if isinstance(error, ImageError):
-        return str(error)
+        return error
     text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 120 else text[:117] + "..."
+    is_cut = any(word in text.lower() for word in ("truncated", "unexpected end", "eof"))
+    if is_bomb := isinstance(error, Image.DecompressionBombError):
+        text = text.split(",")[0]  # the rest warns of attacks
+    fault = "bomb" if is_bomb else "truncated" if is_cut or isinstance(error, EOFError) else "corrupt"
+    return ImageError(text if len(text) <= 120 else text[:117] + "...", fault)

@@ -1,4 +1,8 @@
-"""The order in which training visits records: a pure function of (seed, epoch, position).
+"""The order in which records are visited: a pure function of (seed, epoch, position).
+
+    an epoch's order    | 7 2 9 0 | 4 1 8 6 | 3 5 ...     a permutation of the records, the same on all ranks
+    steps               |    0    |    1    |    2        cut evenly; the cut hangs on the global batch alone
+    ranks in a step     | 0  | 1  | 0  | 1  | 0  | 1      each takes its consecutive part
 
 Nothing of it needs saving. A run that goes on in mid-epoch, also on another number of ranks, computes the same order again.
 """
@@ -6,8 +10,39 @@ Nothing of it needs saving. A run that goes on in mid-epoch, also on another num
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ddltrain.errors import DataError
+
+Ints = NDArray[np.int64]
+
+# Evaluation batches are cut at the same places whatever the number of ranks, so that no image's result can depend on it.
+EVAL_BATCH_IMAGES = 64
+
+
+@dataclass(frozen=True)
+class Visits:
+    """The positions that one rank visits, batch by batch: `first` up to but not including `stop`, int64 [num_batches].
+
+    `step_images` counts the images of the same step on all ranks, int64 [num_batches].
+    """
+
+    first: Ints
+    stop: Ints
+    step_images: Ints
+
+    def __len__(self) -> int:
+        """The number of batches."""
+        return len(self.first)
+
+    def edges(self) -> Ints:
+        """Where each batch begins and ends among all that the rank visits: int64 [num_batches + 1]."""
+        return _edges(self.stop - self.first)
+
+    def positions(self) -> Ints:
+        """The positions in the order of the visits, int64."""
+        sizes = self.stop - self.first
+        return np.repeat(self.first - _edges(sizes)[:-1], sizes) + np.arange(sizes.sum())
 
 
 @dataclass(frozen=True)
@@ -44,24 +79,49 @@ class StepPlan:
         full, rest = divmod(self.num_records, self.global_batch)
         return full + (1 if rest and self.last_batch == "keep" else 0)
 
-    def step_range(self, step: int) -> tuple[int, int]:
-        """First position and the one behind the last, of step `step` in an epoch."""
+    def step_edges(self) -> Ints:
+        """Where each step begins, and the last one ends: int64 [num_steps + 1]."""
+        steps = np.arange(self.num_steps + 1)
         if self.last_batch == "drop":
-            return step * self.global_batch, (step + 1) * self.global_batch
-        return _share(0, self.num_records, step, self.num_steps)
+            return steps * self.global_batch
+        return _cut(np.array(0), np.array(self.num_records), self.num_steps, steps)
 
-    def rank_range(self, step: int, rank: int) -> tuple[int, int]:
-        """The part of the step's range that `rank` takes. With fewer records than ranks the last ranks take none."""
-        return _share(*self.step_range(step), rank, self.world_size)
+    def rank_edges(self) -> Ints:
+        """Where each rank's part of each step begins, and the last one's ends: int64 [num_steps, world_size + 1].
+
+        With fewer records in a step than ranks, the last ranks have none.
+        """
+        steps = self.step_edges()[:, None]
+        return _cut(steps[:-1], steps[1:], self.world_size, np.arange(self.world_size + 1))
+
+    def visits(self, rank: int) -> Visits:
+        """What `rank` visits in an epoch."""
+        steps = self.step_edges()
+        first, stop = (
+            _cut(steps[:-1], steps[1:], self.world_size, np.array(edge)) for edge in (rank, rank + 1)
+        )
+        return Visits(first, stop, np.diff(steps))
 
 
-def _share(start: int, stop: int, index: int, num_shares: int) -> tuple[int, int]:
-    """Share `index` of a range cut into consecutive shares that differ by at most one, the larger first."""
-    size, rest = divmod(stop - start, num_shares)
-    first = start + index * size + min(index, rest)
-    return first, first + size + (1 if index < rest else 0)
+def eval_visits(num_records: int, rank: int, world_size: int) -> Visits:
+    """What `rank` evaluates: every world_size-th of the fixed batches; nothing where there are fewer batches than ranks."""
+    first = np.arange(rank * EVAL_BATCH_IMAGES, num_records, world_size * EVAL_BATCH_IMAGES)
+    stop = np.minimum(first + EVAL_BATCH_IMAGES, num_records)
+    return Visits(first, stop, stop - first)
 
 
-def epoch_order(num_records: int, seed: int, epoch: int) -> np.ndarray:
-    """The permutation of records that epoch `epoch` visits: int64 [num_records]."""
-    return np.random.Generator(np.random.Philox(key=[seed, epoch])).permutation(num_records)
+def epoch_order(num_records: int, seed: int, epoch: int) -> NDArray[np.int32]:
+    """The permutation of records that epoch `epoch` visits: int32 [num_records]."""
+    order = np.arange(num_records, dtype=np.int32)  # half the memory of the usual integers
+    np.random.Generator(np.random.Philox(key=[seed, epoch])).shuffle(order)
+    return order
+
+
+def _cut(start: Ints, stop: Ints, num_shares: int, index: Ints) -> Ints:
+    """Where share `index` begins in a range cut into consecutive shares that differ by at most one, the larger first."""
+    size, rest = np.divmod(stop - start, num_shares)
+    return np.asarray(start + index * size + np.minimum(index, rest))
+
+
+def _edges(sizes: Ints) -> Ints:
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])

@@ -1,13 +1,10 @@
-"""Turns a source of labelled images into a prepared data set: two stores and `dataset.json`."""
+"""Turns a source of labelled images into a prepared data set: shards, `dataset.json` and a report."""
 
-import hashlib
 import json
 import os
+import re
 import shutil
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,37 +12,22 @@ from typing import Any
 import lmdb
 
 from ddltrain.errors import DataError
+from ddltrain.input.build import BuiltSplit, PrepareOptions, Progress, build
 from ddltrain.input.folders import printable
-from ddltrain.input.images import ImageError, Normalized, normalize
+from ddltrain.input.journal import is_worth_keeping
+from ddltrain.input.prepare_report import REPORT_FILE, describe_split, fault_counts, report_text
 from ddltrain.input.publish import LOCK_FILE, clear_leftover, partial_folder, publish, write_file
-from ddltrain.input.sources import Item, Source, SplitOptions, find_source
-from ddltrain.input.store import (
-    DATASET_FILE,
-    FORMAT,
-    FORMAT_VERSION,
-    SPLITS,
-    Record,
-    StoreWriter,
-    encode_record,
-    open_dataset,
-)
+from ddltrain.input.sources import find_source
+from ddltrain.input.splits import Source
+from ddltrain.input.store import DATASET_FILE, FORMAT, FORMAT_VERSION, open_dataset
+from ddltrain.input.tally import Bad
 
 _SHOWN_BAD = 20
+_SHOWN_IGNORED = 1000
 _FULL_DISK_BYTES = 64 << 20  # less free than this cannot take the next transaction and its overhead
-_AHEAD_PER_WORKER = 4  # images read ahead of the writer
-
-Progress = Callable[[str, int, int], None]
-"""Called after each image with the split, the images done and their total."""
-
-
-@dataclass(frozen=True)
-class PrepareOptions:
-    """How to prepare; `num_workers` (threads) changes nothing but the time it takes."""
-
-    split: SplitOptions
-    skip_bad: bool = False
-    force: bool = False
-    num_workers: int = 1
+_OUR_SHARDS = re.compile(
+    r"(train|val)(-\d{5,})?\.lmdb"
+)  # without a number: of the first version of the format
 
 
 @dataclass(frozen=True)
@@ -56,46 +38,17 @@ class Outcome:
     was_up_to_date: bool
 
 
-@dataclass
-class _SplitFacts:
-    """What the description tells of a split; sizes are (width, height), smallest and largest by area."""
-
-    images: int = 0
-    image_bytes: int = 0
-    per_class: list[int] = field(default_factory=list)
-    smallest: tuple[int, int] | None = None
-    largest: tuple[int, int] | None = None
-    kept: Counter[str] = field(default_factory=Counter)
-    converted: Counter[str] = field(default_factory=Counter)
-
-    def add(self, label: int, image: Normalized) -> None:
-        self.images += 1
-        self.image_bytes += len(image.image)
-        self.per_class[label] += 1
-        (self.converted if image.converted else self.kept)[image.kind] += 1
-        size = (image.width, image.height)
-        self.smallest = min(self.smallest or size, size, key=_by_area)
-        self.largest = max(self.largest or size, size, key=_by_area)
-
-    def as_dict(self, file: Path) -> dict[str, Any]:
-        counts = {"kept": dict(sorted(self.kept.items())), "converted": dict(sorted(self.converted.items()))}
-        return {**vars(self), **counts, "file": file.name, "file_bytes": file.stat().st_size}
-
-
-def _by_area(size: tuple[int, int]) -> tuple[int, int]:
-    return (size[0] * size[1], size[0])
-
-
 def prepare(source: str, out: Path, options: PrepareOptions, on_progress: Progress) -> Outcome:
     """Prepares the data set `out` from `source`; does nothing if it is there already and nothing has changed.
 
-    The result does not depend on `num_workers`. Until the end there is no `out`, or the former one. Raises
-    `DataError`; then, and when interrupted, nothing is left behind but the list of bad images, `OUT.bad.txt`.
+    The result does not depend on `num_workers`. Until the end there is no `out`, or the former one. Raises `DataError`; then
+    nothing is left behind but the list of bad images, `OUT.bad.txt`. After a kill or Ctrl-C the shards that were finished
+    stay in a hidden folder beside `out`, and the next preparation goes on behind them if it is the same.
     """
     out = Path(os.path.realpath(out))
     _read_own(out)  # a folder that must not be touched is told before the source is looked at
     try:
-        found = find_source(source, options.split)
+        found = find_source(source, options.split, options.kind)
     except OSError as error:
         raise DataError(f"{source}: cannot be read ({error})") from error
     if Path(found.path).is_dir() and out.is_relative_to(os.path.realpath(found.path)):
@@ -103,11 +56,11 @@ def prepare(source: str, out: Path, options: PrepareOptions, on_progress: Progre
     if present := _present(out, found, options):
         clear_leftover(out)
         return Outcome(present, was_up_to_date=True)
-    with partial_folder(out) as partial:
+    with partial_folder(out, is_worth_keeping) as partial:
         if present := _present(out, found, options):  # another process has just made it
             return Outcome(present, was_up_to_date=True)
         try:
-            description = _build(found, partial, out, options, on_progress)
+            description = _make(found, partial, out, options, on_progress)
             publish(partial, out, replace=options.force)
         except (OSError, lmdb.Error) as error:
             reason = _write_failure(error, partial)
@@ -152,8 +105,8 @@ def _present(out: Path, source: Source, options: PrepareOptions) -> dict[str, An
     if present is None:
         return None
     if options.force:
-        ours = {DATASET_FILE, LOCK_FILE, *(f"{split}.lmdb" for split in SPLITS)}
-        if others := sorted({entry.name for entry in out.iterdir()} - ours):
+        names = {entry.name for entry in out.iterdir()} - {DATASET_FILE, REPORT_FILE, LOCK_FILE}
+        if others := sorted(name for name in names if not _OUR_SHARDS.fullmatch(name)):
             raise DataError(f"{out}: holds other files ({printable(others[0])}); move them before --force")
         return None
     difference = _difference(present, source, options)
@@ -167,11 +120,13 @@ def _present(out: Path, source: Source, options: PrepareOptions) -> dict[str, An
 
 
 def _difference(present: dict[str, Any], source: Source, options: PrepareOptions) -> str | None:
+    if present.get("version") != FORMAT_VERSION:
+        return f"is of format version {present.get('version')}, which only older versions of ddltrain read"
     made_from, made_with = present.get("source", {}), present.get("options", {})
     has_changed = (made_from.get("kind"), made_from.get("signature")) != (source.kind, source.signature)
     if has_changed and made_from.get("path") != source.path:
         return f"was made from {made_from.get('path')}"
-    for name, value in options.split.as_dict().items():
+    for name, value in options.recipe(source).items():
         if made_with.get(name) != value:
             return f"was made with {name} = {made_with.get(name)}, not {value}"
     if has_changed:
@@ -181,107 +136,59 @@ def _difference(present: dict[str, Any], source: Source, options: PrepareOptions
     return None
 
 
-def _build(
+def _make(
     source: Source, partial: Path, out: Path, options: PrepareOptions, on_progress: Progress
 ) -> dict[str, Any]:
-    """Writes the stores and the description into `partial`; returns the description."""
-    digest = hashlib.sha256(json.dumps(source.classes).encode())
-    bad: list[tuple[str, str]] = []
-    facts: dict[str, dict[str, Any]] = {}
-    pool = ThreadPoolExecutor(options.num_workers)
-    try:
-        for split in SPLITS:
-            results = _in_order(pool, source.splits[split], options.num_workers * _AHEAD_PER_WORKER)
-            total = len(source.splits[split])
-            split_facts = _SplitFacts(per_class=[0] * len(source.classes))
-            digest.update(split.encode())
-            with StoreWriter(partial / f"{split}.lmdb") as writer:
-                for done, (item, result) in enumerate(results, start=1):
-                    if isinstance(result, ImageError):
-                        bad.append((item.name, str(result)))
-                    elif options.skip_bad or not bad:  # else only check on
-                        record = Record(item.name, item.label, result.image)
-                        writer.append(record)
-                        _update(digest, record)
-                        split_facts.add(item.label, result)
-                    on_progress(split, done, total)
-            facts[split] = split_facts.as_dict(partial / f"{split}.lmdb")
-    finally:
-        pool.shutdown(cancel_futures=True)
-    _judge(source, out, bad, facts, options)
-    description = _describe(source, options, facts, bad, digest.hexdigest())
+    """Writes the shards, the description and the report into `partial`; returns the description."""
+    built, fingerprint = build(source, partial, options, on_progress)
+    bad = [entry for split in built.values() for entry in split.tally.bad]
+    _judge(source, out, bad, built, options)
+    description = _describe(source, options, built, bad, fingerprint)
+    write_file(partial / REPORT_FILE, report_text(description, built, source.ignored))
     write_file(partial / DATASET_FILE, json.dumps(description, indent=1) + "\n")
     return description
 
 
-def _in_order(
-    pool: ThreadPoolExecutor, items: Iterable[Item], ahead: int
-) -> Iterator[tuple[Item, Normalized | ImageError]]:
-    """The items with their results, in order; no more than `ahead` are held, so memory stays bounded."""
-    waiting: deque[tuple[Item, Future[Normalized | ImageError]]] = deque()
-    for item in items:
-        waiting.append((item, pool.submit(_normalize, item)))
-        if len(waiting) > ahead:
-            first, result = waiting.popleft()
-            yield first, result.result()
-    for first, result in waiting:
-        yield first, result.result()
-
-
-def _normalize(item: Item) -> Normalized | ImageError:
-    try:
-        return normalize(item.read())
-    except ImageError as error:
-        return error
-
-
-def _update(digest: "hashlib._Hash", record: Record) -> None:
-    value = encode_record(record)
-    digest.update(len(value).to_bytes(8, "little"))
-    digest.update(value)
-
-
 def _judge(
-    source: Source,
-    out: Path,
-    bad: list[tuple[str, str]],
-    facts: dict[str, dict[str, Any]],
-    options: PrepareOptions,
+    source: Source, out: Path, bad: list[Bad], built: dict[str, BuiltSplit], options: PrepareOptions
 ) -> None:
     """Raises `DataError` if what was found does not make a data set."""
     if bad and not options.skip_bad:
-        lines = [f"{printable(name)}\t{reason}\n" for name, reason in bad]
+        lines = [f"{printable(entry.name)}\t{entry.fault}\t{entry.reason}\n" for entry in bad]
         write_file(_bad_file(out), "".join(lines))
-        shown = "".join("  " + line.replace("\t", ": ") for line in lines[:_SHOWN_BAD])
+        shown = "".join(f"  {printable(entry.name)}: {entry.reason}\n" for entry in bad[:_SHOWN_BAD])
         more = f"  ... and {len(bad) - _SHOWN_BAD} more\n" if len(bad) > _SHOWN_BAD else ""
         total = sum(len(items) for items in source.splits.values())
         raise DataError(
-            f"{len(bad)} of {total} images of {source.path} are unusable:\n{shown}{more}"
+            f"{len(bad)} of {total} images of {source.path} are unusable ({fault_counts(bad)}):\n{shown}{more}"
             f"All are listed in {_bad_file(out)}. Mend or remove them, or leave them out with --on-bad skip."
         )
-    if empty := [source.classes[c] for c, count in enumerate(facts["train"]["per_class"]) if not count]:
+    if empty := [source.classes[c] for c, count in enumerate(built["train"].per_class) if not count]:
         raise DataError(f"no usable train image is left of the class {', '.join(map(printable, empty[:10]))}")
-    if not facts["val"]["images"]:
+    if not sum(built["val"].per_class):
         raise DataError(f"{source.path}: no usable val image is left")
 
 
 def _describe(
     source: Source,
     options: PrepareOptions,
-    facts: dict[str, dict[str, Any]],
-    bad: list[tuple[str, str]],
+    built: dict[str, BuiltSplit],
+    bad: list[Bad],
     fingerprint: str,
 ) -> dict[str, Any]:
+    ignored = [{"name": name, "reason": reason} for name, reason in source.ignored[:_SHOWN_IGNORED]]
     return {
         "format": FORMAT,
         "version": FORMAT_VERSION,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "fingerprint": fingerprint,
         "source": {"kind": source.kind, "path": source.path, "signature": source.signature},
-        "options": options.split.as_dict(),
+        "options": options.recipe(source),
         "classes": source.classes,
-        "splits": facts,
+        **({"words": source.words} if source.words else {}),
+        "splits": {split: describe_split(facts) for split, facts in built.items()},
         "warnings": source.warnings,
-        "ignored": [{"name": name, "reason": reason} for name, reason in source.ignored],
-        "skipped": [{"name": name, "reason": reason} for name, reason in bad],
+        "num_ignored": len(source.ignored),
+        "ignored": ignored,
+        "skipped": [entry._asdict() for entry in bad],
     }

@@ -1,13 +1,13 @@
 """An output folder that appears whole or not at all.
 
 It is built as a hidden folder beside its place and renamed at the end. A lock on a file inside keeps two
-writers apart; the system drops it with the process, so a leftover without a lock is cleared.
+writers apart; the system drops it with the process, so a leftover without a lock can be taken over.
 """
 
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -17,27 +17,45 @@ LOCK_FILE = ".lock"
 
 
 @contextmanager
-def partial_folder(out: Path) -> Iterator[Path]:
-    """Gives an empty folder beside `out` to build in; unless published, it goes at the end of the block.
+def partial_folder(out: Path, is_worth_keeping: Callable[[Path], bool]) -> Iterator[Path]:
+    """Gives a folder beside `out` to build in, with whatever a killed process left in it.
 
-    Raises `DataError` if another process builds the same `out`, or if the place cannot be written.
+    Unless published it goes at the end of the block; only after Ctrl-C it stays if it `is_worth_keeping`. Raises `DataError` if
+    another process builds the same `out`, or if the place cannot be written.
     """
     partial = _partial(out)
     lock = _lock(partial, out)
+    is_kept = False
     try:
         _remove(_replaced(out))
         yield partial
+    except KeyboardInterrupt:
+        is_kept = is_worth_keeping(partial)
+        raise
     finally:
-        if _holds(lock, partial):
+        if _holds(lock, partial) and not is_kept:
             _remove(partial)
         os.close(lock)
 
 
+def has_leftover(out: Path) -> bool:
+    """Whether something is kept of building `out`."""
+    return _partial(out).exists()
+
+
 def clear_leftover(out: Path) -> None:
     """Removes what a killed process may have left of building `out`, but nothing that is in use."""
-    if _partial(out).exists():
-        with suppress(DataError), partial_folder(out):
+    if has_leftover(out):
+        with suppress(DataError), partial_folder(out, lambda partial: False):
             pass
+
+
+def keep_only(folder: Path, names: Iterable[str]) -> None:
+    """Removes all that is in the folder being built, but its lock and what is named."""
+    kept = {LOCK_FILE, *names}
+    for entry in folder.iterdir():
+        if entry.name not in kept:
+            _remove(entry)
 
 
 def publish(partial: Path, out: Path, replace: bool) -> None:
@@ -80,7 +98,7 @@ def _replaced(out: Path) -> Path:
 
 
 def _lock(partial: Path, out: Path) -> int:
-    """Makes the folder, locks it and empties it; the lock lasts until the returned descriptor is closed."""
+    """Makes the folder and locks it; the lock lasts until the returned descriptor is closed."""
     try:
         partial.mkdir(parents=True, exist_ok=True)
         lock = os.open(partial / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
@@ -90,9 +108,6 @@ def _lock(partial: Path, out: Path) -> int:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if not _holds(lock, partial):
             raise BlockingIOError  # the other has just finished
-        for entry in partial.iterdir():
-            if entry.name != LOCK_FILE:
-                _remove(entry)
     except BlockingIOError:
         os.close(lock)
         raise DataError(f"{out}: another process is preparing it; wait, or choose another OUT") from None

@@ -1,177 +1,122 @@
-"""The prepared data set on disk: one LMDB file of records per split, and `dataset.json`, which describes it.
+"""The prepared data set on disk: for each split LMDB shards of records, and `dataset.json`, which describes it all."""
 
-Record i lies under the key i (8 bytes, big-endian, so that keys sort by number). The labels lie once more, as
-one array under the key `labels`, so that they can be read without the images. Numbers are little-endian.
-"""
-
+import bisect
+import hashlib
 import json
-import os
-import struct
-import threading
-import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import lmdb
 import numpy as np
 from numpy.typing import NDArray
 
 from ddltrain.errors import DataError
+from ddltrain.input.record import (
+    DIGEST_BYTES,
+    DIGESTS_KEY,
+    LABELS_KEY,
+    NUM_ARRAYS,
+    SIZES_KEY,
+    Record,
+    Shard,
+    decode_record,
+    record_key,
+)
+from ddltrain.input.shard_reader import ReadAhead, copy_records, open_shard, read_array, reason
 
 DATASET_FILE = "dataset.json"
 FORMAT = "ddltrain dataset"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 SPLITS = ("train", "val")
-
-_LABELS_KEY = b"labels"
-_HEADER = struct.Struct("<qI")  # label, length of the name in bytes
-_BATCH_BYTES = 32 << 20  # one LMDB transaction; also what is held to be written again when the map must grow
-_BATCH_RECORDS = 4096
-
-
-@dataclass(frozen=True)
-class Record:
-    """One labelled image.
-
-    `name` is the path relative to the source, `label` the index of the class, `image` an encoded JPEG or PNG
-    (8-bit gray or RGB).
-    """
-
-    name: str
-    label: int
-    image: bytes
-
-
-def encode_record(record: Record) -> bytes:
-    """The bytes of a record as they lie in the store."""
-    name = record.name.encode("utf-8", "surrogateescape")  # names need not be valid UTF-8
-    return _HEADER.pack(record.label, len(name)) + name + record.image
-
-
-def decode_record(value: bytes) -> Record:
-    """The inverse of `encode_record`."""
-    label, name_bytes = _HEADER.unpack_from(value)
-    end = _HEADER.size + name_bytes
-    return Record(value[_HEADER.size : end].decode("utf-8", "surrogateescape"), label, value[end:])
-
-
-def _key(index: int) -> bytes:
-    return index.to_bytes(8, "big")
-
-
-class StoreWriter:
-    """Writes a new store, record by record; a context manager that flushes to disk and closes at its end.
-
-    The map starts at `map_bytes` and doubles when it is full. A store whose writer did not reach its end has
-    no labels, so `Store` refuses it. Raises `OSError` or `lmdb.Error` where the disk does not take the data.
-    """
-
-    def __init__(self, path: Path, map_bytes: int = 64 << 20) -> None:
-        self._map_bytes = map_bytes
-        # Nothing reads the file before it is complete: one sync at the end is enough.
-        self._env = lmdb.open(
-            os.fspath(path), subdir=False, map_size=map_bytes, lock=False, sync=False, metasync=False
-        )
-        self._pending: list[tuple[bytes, bytes]] = []
-        self._pending_bytes = 0
-        self._labels: list[int] = []
-
-    def append(self, record: Record) -> None:
-        """Adds `record` as the next one."""
-        value = encode_record(record)
-        self._pending.append((_key(len(self._labels)), value))
-        self._pending_bytes += len(value)
-        self._labels.append(record.label)
-        if self._pending_bytes >= _BATCH_BYTES or len(self._pending) >= _BATCH_RECORDS:
-            self._flush()
-
-    def _flush(self) -> None:
-        while True:
-            try:
-                with self._env.begin(write=True) as transaction:
-                    for key, value in self._pending:
-                        transaction.put(key, value)
-                break
-            except lmdb.MapFullError:  # the transaction was undone as a whole
-                self._map_bytes *= 2
-                self._env.set_mapsize(self._map_bytes)
-        self._pending.clear()
-        self._pending_bytes = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            if kind is None:
-                self._pending.append((_LABELS_KEY, np.array(self._labels, "<i8").tobytes()))
-                self._flush()
-                self._env.sync(True)
-        finally:
-            self._env.close()
-
-
-# LMDB must not open one file twice in a process, so the stores of one file share an environment.
-_environments: "weakref.WeakValueDictionary[str, lmdb.Environment]" = weakref.WeakValueDictionary()
-_environments_lock = threading.Lock()
-
-
-def _open_environment(path: Path) -> lmdb.Environment:
-    real = os.path.realpath(path)
-    with _environments_lock:
-        env = _environments.get(real)
-        if env is None:
-            env = lmdb.open(real, subdir=False, readonly=True, lock=False, create=False, readahead=False)
-            _environments[real] = env
-        return env
 
 
 class Store:
-    """A store for reading: `len(store)`, `store[i]`, `store.labels`. Many threads may read at once.
+    """The records of a split for reading, from the shards `files`. Many threads may read at once.
 
-    Nothing is ever written, so the folder may be read-only. Raises `DataError` for a file that is missing,
-    is no store, was cut, or was not written to its end.
+    `first` is the number in the split of the first record, where not all shards are given. Nothing is ever written, so the folder
+    may be read-only. Raises `DataError` for a shard that is missing, is none, was cut, or was not written to its end.
     """
 
-    labels: NDArray[np.int64]
-    """The labels of all records in order, int64 [n], read-only."""
+    labels: NDArray[np.int32]
+    """The labels of all records in order, int32 [n], read-only."""
+    sizes: NDArray[np.int32]
+    """The bytes of each packed image, without label and name, int32 [n], read-only."""
+    counts: list[int]
+    """The records in each shard."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = Path(path)
-        try:
-            self._env = _open_environment(self.path)
-            pages_bytes = (self._env.info()["last_pgno"] + 1) * self._env.stat()["psize"]
-            if (
-                self.path.stat().st_size < pages_bytes
-            ):  # reading past the end of a mapped file kills the process
-                raise DataError(f"{self.path}: the file was cut; prepare the data set again")
-            with self._env.begin() as transaction:
-                labels = transaction.get(_LABELS_KEY)
-        except (OSError, lmdb.Error) as error:
-            raise DataError(f"{self.path}: not a readable store ({_reason(error)})") from error
-        if labels is None or self._env.stat()["entries"] != len(labels) // 8 + 1:
-            raise DataError(f"{self.path}: the store was not written to its end; prepare the data set again")
-        self.labels = np.frombuffer(labels, "<i8").astype(np.int64)
+    def __init__(self, files: Sequence[Path], first: int = 0) -> None:
+        self.first = first
+        self.files = tuple(map(Path, files))
+        labels, sizes = [], []
+        for file in self.files:
+            with open_shard(file) as env:
+                labels.append(read_array(env, file, LABELS_KEY))
+                sizes.append(read_array(env, file, SIZES_KEY))
+                num_entries = env.stat()["entries"]
+            if num_entries != len(labels[-1]) + NUM_ARRAYS or len(labels[-1]) != len(sizes[-1]):
+                raise DataError(f"{file}: damaged; prepare the data set again")
+        self.counts = [len(part) for part in labels]
+        self._starts = [0, *np.cumsum(self.counts, dtype=np.int64).tolist()]
+        self.labels, self.sizes = (
+            np.concatenate([np.empty(0, "<i4"), *parts]).astype(np.int32) for parts in (labels, sizes)
+        )
         self.labels.setflags(write=False)
+        self.sizes.setflags(write=False)
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def __getitem__(self, index: int) -> Record:
-        if not 0 <= index < len(self.labels):
-            raise IndexError(f"record {index} of a store of {len(self.labels)}")
+        return decode_record(self.value(index))
+
+    def value(self, index: int) -> bytes:
+        """The bytes of a record as they lie in the store; raises `DataError`."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"record {index} of a store of {len(self)}")
+        file = self.files[bisect.bisect_right(self._starts, index) - 1]
         try:
-            with self._env.begin() as transaction:
-                value = transaction.get(_key(int(index)))
+            with open_shard(file) as env, env.begin() as transaction:
+                value = transaction.get(record_key(self.first + int(index)))
         except lmdb.Error as error:
-            raise DataError(f"{self.path}: record {index} is unreadable ({_reason(error)})") from error
+            raise DataError(f"{file}: record {index} is unreadable ({reason(error)})") from error
         if value is None:
-            raise DataError(f"{self.path}: record {index} is missing; prepare the data set again")
-        return decode_record(value)
+            raise DataError(f"{file}: record {index} is missing; prepare the data set again")
+        return bytes(value)
+
+    def __iter__(self) -> Iterator[Record]:
+        for file, start, end in zip(self.files, self._starts[:-1], self._starts[1:], strict=True):
+            with open_shard(file):  # else it would be opened for each record
+                yield from (self[index] for index in range(start, end))
+
+    def digests(self) -> NDArray[np.uint8]:
+        """The digests of all records in order, uint8 [n, 16]."""
+        parts = [np.empty(0, np.uint8)]
+        for file in self.files:
+            with open_shard(file) as env:
+                parts.append(read_array(env, file, DIGESTS_KEY, "u1"))
+        return np.concatenate(parts).reshape(-1, DIGEST_BYTES)
+
+    def read_into(self, first: int, last: int, block: NDArray[np.uint8]) -> None:
+        """Writes the packed images of records first to last - 1 into `block`, one right after another.
+
+        `block` is uint8 [sum of their sizes] in any memory. Reads in the order of the disk; several threads may read
+        disjoint ranges at once. Raises `DataError` for a damaged shard.
+        """
+        if not 0 <= first <= last <= len(self) or len(block) != self.sizes[first:last].sum(dtype=np.int64):
+            raise ValueError(f"records {first} to {last} of {len(self)} into {len(block)} bytes")
+        position = 0
+        for number, file in enumerate(self.files):
+            start, end = self._starts[number : number + 2]
+            low, high = max(first, start), min(last, end)
+            if low < high:
+                sizes = self.sizes[start:end]
+                part = block[position : position + int(self.sizes[low:high].sum(dtype=np.int64))]
+                position += len(part)
+                with closing(ReadAhead(file, sizes, low - start, high - start)) as ahead:
+                    copy_records(file, self.first + low, self.sizes[low:high].tolist(), part, ahead)
 
 
 @dataclass(frozen=True)
@@ -195,24 +140,44 @@ def open_dataset(path: Path) -> Dataset:
     description = read_description(path)
     try:
         classes = tuple(str(name) for name in description["classes"])
-        facts = {split: description["splits"][split] for split in SPLITS}
-        files = {split: path / str(facts[split]["file"]) for split in SPLITS}
-        sizes = {split: int(facts[split]["file_bytes"]) for split in SPLITS}
-        counts = {split: int(facts[split]["images"]) for split in SPLITS}
+        shards = {split: read_shards(description, split) for split in SPLITS}
         fingerprint = str(description["fingerprint"])
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"{path / DATASET_FILE}: damaged ({error!r}); prepare the data set again") from error
+    splits = {split: _open_split(path, shards[split]) for split in SPLITS}
+    return Dataset(path, classes, fingerprint, splits, description)
+
+
+def fingerprint_of(classes: Sequence[str], splits: dict[str, Store]) -> str:
+    """A SHA-256 over the classes and all records of a data set; it does not depend on how they are cut into shards."""
+    digest = hashlib.sha256(json.dumps(list(classes)).encode())
     for split in SPLITS:
-        if not files[split].is_file() or files[split].stat().st_size != sizes[split]:
+        digest.update(f"{split} {len(splits[split])}".encode())
+        digest.update(splits[split].digests().tobytes())
+    return digest.hexdigest()
+
+
+def read_shards(description: dict[str, Any], split: str) -> list[Shard]:
+    """The shards of a split; raises `KeyError`, `TypeError` or `ValueError` for what is no description of them."""
+    return [
+        Shard(str(facts["file"]), int(facts["images"]), int(facts["file_bytes"]), str(facts["sha256"]))
+        for facts in description["splits"][split]["shards"]
+    ]
+
+
+def _open_split(folder: Path, shards: Sequence[Shard]) -> Store:
+    for shard in shards:
+        file = folder / shard.file
+        if not file.is_file() or file.stat().st_size != shard.file_bytes:
             raise DataError(
-                f"{files[split]}: missing, or not of the {sizes[split]} bytes that {DATASET_FILE} tells; "
+                f"{file}: missing, or not of the {shard.file_bytes} bytes that {DATASET_FILE} tells; "
                 "prepare the data set again"
             )
-    splits = {split: Store(files[split]) for split in SPLITS}
-    for split, store in splits.items():
-        if len(store) != counts[split]:
-            raise DataError(f"{store.path}: {len(store)} records, {DATASET_FILE} tells {counts[split]}")
-    return Dataset(path, classes, fingerprint, splits, description)
+    store = Store([folder / shard.file for shard in shards])
+    for file, shard, images in zip(store.files, shards, store.counts, strict=True):
+        if images != shard.images:
+            raise DataError(f"{file}: {images} records, {DATASET_FILE} tells {shard.images}")
+    return store
 
 
 def read_description(path: Path) -> dict[str, Any]:
@@ -225,7 +190,7 @@ def read_description(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise DataError(f"{path}: not prepared (no {DATASET_FILE}): `ddltrain prepare {path} OUT`") from None
     except (OSError, ValueError) as error:
-        raise DataError(f"{file}: unreadable ({_reason(error)})") from error
+        raise DataError(f"{file}: unreadable ({reason(error)})") from error
     if not isinstance(description, dict) or description.get("format") != FORMAT:
         raise DataError(f"{file}: not the description of a prepared data set")
     if description.get("version") != FORMAT_VERSION:
@@ -234,7 +199,3 @@ def read_description(path: Path) -> dict[str, Any]:
             f"{FORMAT_VERSION}; prepare the data set again"
         )
     return description
-
-
-def _reason(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ddltrain.comm.engine import Engine
-from ddltrain.input.loader import Decoder, eval_plan
+from ddltrain.input.loader import Loader
 from ddltrain.train.inputs import Normalizer
 
 
@@ -58,7 +58,7 @@ class Evaluation:
 
 def evaluate(
     model: nn.Module,
-    decoder: Decoder,
+    loader: Loader,
     labels: np.ndarray,
     normalize: Normalizer,
     engine: Engine,
@@ -71,7 +71,7 @@ def evaluate(
 
     Args:
         model: on the device of `normalize`, equal on all ranks.
-        decoder: of the data set to evaluate on.
+        loader: of the images to evaluate on.
         labels: int64 [count], of that data set.
         precision: "fp32" or "bf16" (autocast).
         should_stop: asked after each batch; when any rank's says so, the evaluation ends without a result.
@@ -81,9 +81,8 @@ def evaluate(
     table = torch.zeros(4, len(labels), dtype=torch.float64)
     stopped = torch.zeros(1, dtype=torch.float64)
     model.eval()
-    plan = eval_plan(len(labels), engine.rank, engine.world_size)
     with torch.no_grad():
-        for batch in decoder.batches(plan, seed=0, epoch=0):
+        for batch in loader:
             images = normalize(batch.images)
             with torch.autocast(images.device.type, torch.bfloat16, enabled=precision == "bf16"):
                 scores = model(images)

@@ -21,7 +21,7 @@ from ddltrain.train.checkpoint import parse_checkpoint, read_checkpoint, read_ne
 from ddltrain.train.evaluate import Evaluation, evaluate
 from ddltrain.train.inputs import Normalizer
 from ddltrain.train.run_folder import CHECKPOINT_FOLDER
-from ddltrain.train.setup import build_checked_model, choose_device, make_decoder, open_data, set_threads
+from ddltrain.train.setup import build_checked_model, choose_device, make_eval_loader, open_data, set_threads
 from ddltrain.train.stop import StopRequest
 
 
@@ -59,9 +59,9 @@ class EvaluationJob:
             model = _build(recipe, state, device, str(self.model))
         store = dataset.splits[self.split]
         normalize = Normalizer(recipe.data, device, recipe.train.channels_last)
-        with make_decoder(recipe, store, False, set_threads(recipe, world), device) as decoder:
+        with make_eval_loader(recipe, store, world, set_threads(recipe, world), device) as loader:
             evaluation = evaluate(
-                model, decoder, store.labels, normalize, engine, recipe.train.precision, should_stop
+                model, loader, store.labels, normalize, engine, recipe.train.precision, should_stop
             )
         with agreed(world):
             if world.rank == 0:

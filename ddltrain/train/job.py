@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from PIL import Image
 from rich.console import Console
 
 from ddltrain.comm.engine import Engine
 from ddltrain.comm.tuning import table
 from ddltrain.comm.world import World, agreed
 from ddltrain.errors import EXIT_STOPPED, RunError
-from ddltrain.input.images import decode_rgb
+from ddltrain.input._image import decode_rgb
 from ddltrain.input.order import StepPlan
 from ddltrain.input.store import Dataset
 from ddltrain.nets import load_weights
@@ -24,7 +25,7 @@ from ddltrain.train.position import Position
 from ddltrain.train.progress import Progress
 from ddltrain.train.report import REPORT_FILE, write_report
 from ddltrain.train.run_folder import CHECKPOINT_FOLDER, TUNING_FILE, RunFolder, run_facts
-from ddltrain.train.setup import build_checked_model, choose_device, make_decoder, open_data, set_threads
+from ddltrain.train.setup import build_checked_model, choose_device, make_loaders, open_data, set_threads
 from ddltrain.train.stop import StopRequest
 from ddltrain.train.trainer import Trainer
 
@@ -66,22 +67,19 @@ def run_job(
         engine = Engine(
             world, algorithm=recipe.comm.algorithm, timeout_s=recipe.comm.timeout_s, check=recipe.comm.check
         )
-        decoders = {
-            split: stack.enter_context(make_decoder(recipe, store, split == "train", num_threads, device))
-            for split, store in dataset.splits.items()
-        }
-        trainer = Trainer(recipe, model, dataset, decoders, engine, device)
+        monitor = Monitor()  # until the run has one
+        loaders = make_loaders(recipe, dataset, world, num_threads, device, notes.append, lambda: monitor)
+        for loader in loaders.values():
+            stack.enter_context(loader)
+        trainer = Trainer(recipe, model, dataset, loaders, engine, device)
         state = engine.broadcast_bytes(newest, world)
         with agreed(world):
             if state is not None:
                 trainer.restore(state, f"the newest checkpoint in {run}")
         facts = _facts(recipe, dataset, world)
         with agreed(world):
-            monitor = (
-                _start_monitor(folder, recipe, facts, dataset, trainer.position, console)
-                if folder
-                else Monitor()
-            )
+            if folder:
+                monitor = _start_monitor(folder, recipe, facts, dataset, trainer.position, console)
         stack.callback(monitor.close)
         choices = engine.tune(world, trainer.buckets.flat, run / TUNING_FILE)
         plans = _plans(engine, trainer.buckets.flat)
@@ -137,7 +135,7 @@ def _start_monitor(
             folder.path,
             evaluation,
             dataset.classes,
-            image_of=lambda place: decode_rgb(val[place].image),
+            image_of=lambda place: Image.fromarray(decode_rgb(val[place].image)),
             name_of=lambda place: val[place].name,
         )
 

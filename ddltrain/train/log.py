@@ -1,10 +1,11 @@
 """The figures of a run, written while it trains: metrics.jsonl for programs, TensorBoard events for people.
 
-metrics.jsonl holds one JSON object a line. Three kinds of row, told apart by `kind`:
+metrics.jsonl holds one JSON object a line. Four kinds of row, told apart by `kind`:
 
     train  step, epoch (a fraction counts), loss, top1, lr, images_per_s, data_wait_s    every few steps
     epoch  step, epoch (finished epochs), loss, top1, lr, images_per_s, time_s           once an epoch
     eval   step, epoch, loss, top1, top5, correct1, correct5, count                      after a validation
+    exchange  step, epoch (for which), exchange_s, waited_s (by training)                where hosts share the images
 
 A number that is not finite (a loss that has blown up) is written as null, which every JSON reader accepts.
 

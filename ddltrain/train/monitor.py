@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from ddltrain.input.sharded import ExchangeTimes
 from ddltrain.train.checkpoint import save_checkpoint
 from ddltrain.train.evaluate import Evaluation
 from ddltrain.train.log import MetricsLog
@@ -22,6 +23,12 @@ class Monitor:
 
     def say(self, lines: Iterable[str]) -> None:
         """Tell the user."""
+
+    def loading(self, done_bytes: int, total_bytes: int, elapsed_s: float) -> None:
+        """So much of this host's images is in memory."""
+
+    def exchanged(self, times: ExchangeTimes) -> None:
+        """Ranks have exchanged their records for an epoch."""
 
     def start_epoch(self, epoch: int, num_steps: int, first_step: int) -> None:
         """An epoch begins, or goes on at `first_step`."""
@@ -67,11 +74,23 @@ class Rank0Monitor(Monitor):
         self._keep = keep
         self._write_report = write_report
         self._num_steps = 1
+        self._last_step = 0
         self._clear()
 
     def _clear(self) -> None:
         self._loss_sum = self._correct = self._data_wait_s = self._time_s = 0.0
         self._num_images = self._num_rows = 0
+
+    def loading(self, done_bytes: int, total_bytes: int, elapsed_s: float) -> None:
+        self._progress.loading(done_bytes, total_bytes, elapsed_s)
+
+    def exchanged(self, times: ExchangeTimes) -> None:
+        self._progress.message(
+            f"exchange for epoch {times.epoch + 1}: {times.busy_s:.2f} s, of which training waited {times.waited_s:.2f} s "
+            f"({100 * times.hidden:.0f} % hidden)"
+        )
+        row = {"step": self._last_step, "epoch": times.epoch}
+        self._log.write({"kind": "exchange", **row, "exchange_s": times.busy_s, "waited_s": times.waited_s})
 
     def start_epoch(self, epoch: int, num_steps: int, first_step: int) -> None:
         self._num_steps = num_steps
@@ -87,6 +106,7 @@ class Rank0Monitor(Monitor):
         data_wait_s: float,
         step_s: float,
     ) -> None:
+        self._last_step = position.step
         self._loss_sum += loss * num_images
         self._correct += top1 * num_images
         self._num_images += num_images

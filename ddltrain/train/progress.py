@@ -80,6 +80,7 @@ class Progress:
         self._clock = clock
         self._live = console.is_terminal and not console.is_dumb_terminal
         self._line: Text | None = None  # the live line on the screen now
+        self._loading: Text | None = None  # as long as images are loaded
         self._last_shown_s = -math.inf
         self._epoch = 0
         self._num_steps = 1
@@ -89,6 +90,26 @@ class Progress:
         self._last_mark = (0, 0.0)
         self._step_s: float | None = None
         self._validation_s = 0.0
+
+    def loading(self, done_bytes: int, total_bytes: int, elapsed_s: float) -> None:
+        """Tells how far the images are loaded: on a line of its own before the first step, then on the epoch's line.
+
+        The last call, with all bytes done, leaves a line that stays.
+        """
+        rate = f"{_mib(done_bytes / elapsed_s if elapsed_s else 0.0)}/s"
+        if done_bytes >= total_bytes:
+            self._loading = None
+            self.message(f"loaded {_mib(total_bytes)} of images in {elapsed_s:.1f} s ({rate})")
+            return
+        self._loading = Text(f"loading {_mib(done_bytes)} of {_mib(total_bytes)} ({rate})")
+        now = self._clock()
+        interval_s = _LIVE_INTERVAL_S if self._live else PLAIN_INTERVAL_S
+        if self._first_mark is None and now - self._last_shown_s >= interval_s:
+            self._last_shown_s = now
+            if self._live:
+                self._draw(Text(" ").join([_bar(done_bytes, total_bytes, _MAX_BAR), self._loading]))
+            else:
+                self._print(self._loading)
 
     def start_epoch(self, epoch: int, num_steps: int, first_step: int) -> None:
         """Begins an epoch.
@@ -131,6 +152,8 @@ class Progress:
         self._last_shown_s = now
         figures = [_loss(loss), Text(f"top-1 {top1:.2f} %"), Text(f"lr {lr:.3g}"), _rate(images_per_s)]
         figures.append(Text("validating") if is_last and self._live else self._eta())
+        if self._loading is not None:
+            figures.append(self._loading)
         if self._live:
             self._draw(self._live_line(step_in_epoch, figures))
         else:
@@ -192,8 +215,7 @@ class Progress:
         room = self._console.width - len(self._title()) - len(right) - 2
         width = min(_MAX_BAR, room - 1)
         if width >= _MIN_BAR:
-            full = min(width, width * done // max(1, self._num_steps))
-            bar = Text.assemble(("━" * full, "cyan"), ("─" * (width - full), "dim"))
+            bar = _bar(done, self._num_steps, width)
             return Text(" ").join([self._title(), bar, right])
         if room < 0:
             right = _joined([steps, *(figure for figure in figures if not figure.plain.startswith("lr "))])
@@ -270,6 +292,15 @@ class _PatientStream(io.TextIOBase):
         ):  # standard error may be gone too: nobody is left to tell
             text = f"WARNING: cannot write to standard output any more ({error}); training goes on."
             print(text, file=sys.stderr, flush=True)
+
+
+def _bar(done: int, total: int, width: int) -> Text:
+    full = min(width, width * done // max(1, total))
+    return Text.assemble(("━" * full, "cyan"), ("─" * (width - full), "dim"))
+
+
+def _mib(num_bytes: float) -> str:
+    return f"{num_bytes / (1 << 20):.1f} MiB"
 
 
 def _joined(parts: list[Text]) -> Text:

@@ -41,6 +41,7 @@ _LOCK_FILE = ".lock"
 _FREE_KEYS = (
     "data.path",
     "data.threads",
+    "data.groups",
     "train.threads",
     "train.batch_per_rank",
     "checkpoint.",

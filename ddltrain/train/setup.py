@@ -2,18 +2,22 @@
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import nn
 
 from ddltrain.comm.world import World
 from ddltrain.errors import DataError, RecipeError
-from ddltrain.input.loader import Decoder
+from ddltrain.input.decode import Sampling, eval_sampling, train_sampling
+from ddltrain.input.loader import Loader, eval_loader, train_loader
 from ddltrain.input.store import Dataset, Store, open_dataset
-from ddltrain.input.transform import eval_transform, train_transform
 from ddltrain.nets import build_model
 from ddltrain.recipe import Recipe
+from ddltrain.train.inputs import output_for
+from ddltrain.train.monitor import Monitor
 
 
 def open_data(recipe: Recipe) -> Dataset:
@@ -105,9 +109,54 @@ def build_checked_model(recipe: Recipe, num_classes: int) -> nn.Module:
     return model
 
 
-def make_decoder(
-    recipe: Recipe, store: Store, is_training: bool, num_threads: int, device: torch.device
-) -> Decoder:
-    """A decoder of a split, with the crops of training or of evaluation. Its threads end with the context it opens."""
-    transform = train_transform(recipe.data) if is_training else eval_transform(recipe.data)
-    return Decoder(store, transform, recipe.data.image_size, num_threads, pin=device.type == "cuda")
+def make_loaders(
+    recipe: Recipe,
+    dataset: Dataset,
+    world: World,
+    num_threads: int,
+    device: torch.device,
+    say: Callable[[str], None] = lambda _: None,
+    monitor: Callable[[], Monitor] = Monitor,
+    ranks_per_host: int = 0,
+) -> dict[str, Loader]:
+    """Loaders of the splits "train" and "val", to be left as contexts. Collective.
+
+    Args:
+        say: told how much memory each way to hold the images needs.
+        monitor: whom to tell about loading and exchanges.
+        ranks_per_host: if not 0, so many ranks of a host count as a host of their own.
+
+    Raises:
+        DataError: the images do not fit in memory; the same on all ranks.
+    """
+    val = dataset.splits["val"]
+    train = train_loader(
+        dataset.splits["train"],
+        _sampling(recipe, device, is_training=True),
+        recipe.train.batch_per_rank,
+        world=world,
+        seed=recipe.train.seed,
+        last_batch=recipe.data.last_batch,
+        groups=recipe.data.groups,
+        num_threads=num_threads,
+        pin=device.type == "cuda",
+        dealt_bytes=int(val.sizes.sum(dtype=np.int64)),
+        say=say,
+        progress=lambda *news: monitor().loading(*news),
+        report=lambda times: monitor().exchanged(times),
+        ranks_per_host=ranks_per_host,
+    )
+    return {"train": train, "val": make_eval_loader(recipe, val, world, num_threads, device)}
+
+
+def make_eval_loader(
+    recipe: Recipe, store: Store, world: World, num_threads: int, device: torch.device
+) -> Loader:
+    """A loader of the images to evaluate on, to be left as a context. Collective; raises as `make_loaders`."""
+    sampling = _sampling(recipe, device, is_training=False)
+    return eval_loader(store, sampling, world=world, num_threads=num_threads, pin=device.type == "cuda")
+
+
+def _sampling(recipe: Recipe, device: torch.device, is_training: bool) -> Sampling:
+    make = train_sampling if is_training else eval_sampling
+    return make(recipe.data, output_for(device), recipe.train.channels_last)

@@ -18,7 +18,7 @@ import ddltrain
 from ddltrain.comm.buckets import Buckets
 from ddltrain.comm.engine import Engine
 from ddltrain.errors import CheckpointError, DivergedError
-from ddltrain.input.loader import Batch, Decoder, train_plan
+from ddltrain.input.loader import Batch, Loader
 from ddltrain.input.order import StepPlan
 from ddltrain.input.store import Dataset
 from ddltrain.optim import make_optimizer, make_schedule, set_learning_rate
@@ -42,19 +42,19 @@ class Trainer:
         recipe: Recipe,
         model: torch.nn.Module,
         dataset: Dataset,
-        decoders: dict[str, Decoder],
+        loaders: dict[str, Loader],
         engine: Engine,
         device: torch.device,
     ) -> None:
         """Collective: takes rank 0's parameters on all ranks.
 
         Args:
-            decoders: of the splits "train" and "val".
+            loaders: of the splits "train" and "val".
         """
         self._recipe = recipe
         self._engine = engine
         self._dataset = dataset
-        self._decoders = decoders
+        self._loaders = loaders
         train, num_records = recipe.train, len(dataset.splits["train"])
         self._steps = StepPlan(num_records, engine.world_size, train.batch_per_rank, recipe.data.last_batch)
         layout = torch.channels_last if train.channels_last else torch.contiguous_format
@@ -92,7 +92,7 @@ class Trainer:
             with self._statistics.averaged(self._engine):
                 evaluation = evaluate(
                     self._model,
-                    self._decoders["val"],
+                    self._loaders["val"],
                     self._dataset.splits["val"].labels,
                     self._normalize,
                     self._engine,
@@ -112,9 +112,9 @@ class Trainer:
         position, recipe = self.position, self._recipe
         self._model.train()
         self._monitor.start_epoch(position.epoch, self._steps.num_steps, position.step_in_epoch)
-        seed = recipe.train.seed
-        plan = train_plan(self._steps, self._engine.rank, seed, position.epoch, position.step_in_epoch)
-        batches = self._decoders["train"].batches(plan, seed, position.epoch)
+        loader = self._loaders["train"]
+        loader.load_state_dict({"epoch": position.epoch, "step": position.step_in_epoch})
+        batches = iter(loader)
         for _ in range(position.step_in_epoch, self._steps.num_steps):
             start_s = time.perf_counter()
             batch = next(batches)

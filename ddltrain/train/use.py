@@ -8,7 +8,6 @@ import torch
 from PIL import Image
 from torch import nn
 
-from ddltrain.input.transform import eval_transform, record_generator
 from ddltrain.nets import build_model
 from ddltrain.recipe import parse_recipe
 from ddltrain.train.checkpoint import parse_checkpoint, read_checkpoint
@@ -29,11 +28,22 @@ def load_model(checkpoint: Path) -> tuple[nn.Module, Callable[[Image.Image], tor
     recipe = parse_recipe(state["recipe"], f"the recipe in {checkpoint}")
     model = build_model(recipe.model.name, len(state["classes"])).eval()
     model.load_state_dict(state["model"])
-    window, normalize = eval_transform(recipe.data), Normalizer(recipe.data, torch.device("cpu"), False)
-    unused = record_generator(0, 0, 0)
+    normalize = Normalizer(recipe.data, torch.device("cpu"), False)
+    size, resize = recipe.data.image_size, round(recipe.data.image_size / recipe.data.eval_crop)
 
     def transform(image: Image.Image) -> torch.Tensor:
-        pixels = np.array(window(image, unused))
+        window = _center_box(image.width, image.height, resize, size)
+        pixels = np.array(image.resize((size, size), Image.Resampling.BILINEAR, box=window))
         return normalize(torch.from_numpy(pixels).permute(2, 0, 1)[None])[0]
 
     return model, transform, tuple(state["classes"])
+
+
+def _center_box(width: int, height: int, resize: int, size: int) -> tuple[float, float, float, float]:
+    """The window of a picture that "resize the shorter side to `resize`, then crop `size` from the centre" shows."""
+    resized = (
+        (resize, int(resize * height / width)) if width <= height else (int(resize * width / height), resize)
+    )
+    left, top = (round((side - size) / 2.0) for side in resized)
+    across, down = width / resized[0], height / resized[1]
+    return left * across, top * down, (left + size) * across, (top + size) * down

@@ -12,7 +12,7 @@ from ddltrain.comm.launch import find_mpiexec, mpiexec_command
 
 TIMEOUT_S = 60
 
-PROGRAM = """
+ALLREDUCES = """
 import os, signal, torch
 from ddltrain.comm.engine import Engine
 from ddltrain.comm.world import start_world
@@ -29,6 +29,29 @@ while True:
     step += 1
 """
 
+EXCHANGES = """
+import os, signal
+from fake_source import FakeSource
+from ddltrain.comm.world import start_world
+from ddltrain.input.hosts import find_hosts
+from ddltrain.input.memory import WholeSet
+from ddltrain.input.order import StepPlan
+from ddltrain.input.sharded import ShardedSet
+
+world = start_world()
+print("pid", os.getpid(), flush=True)
+source, hosts, plan = FakeSource(1000, 50_000), find_hosts(world), StepPlan(1000, 4, 10, "keep")
+memory = ShardedSet(source, hosts, plan, 1, ((0, 1, 2, 3),)) if {ranks_per_host} else WholeSet(source, hosts, plan, 1)
+epoch = 0
+while True:
+    memory.open(epoch)
+    memory.passed(13)
+    world.comm.Barrier()
+    if epoch == 3 and world.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    epoch += 1
+"""
+
 
 def runs(pid: int) -> bool:
     """Whether a process still runs; one that only waits for its parent to take notice does not."""
@@ -40,16 +63,18 @@ def runs(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("ranks_per_host", [0, 2], ids=["one host", "several hosts"])
-def test_the_job_ends_and_no_process_stays(ranks_per_host: int) -> None:
+@pytest.mark.parametrize("program", [ALLREDUCES, EXCHANGES], ids=["all-reduces", "exchanges"])
+def test_the_job_ends_and_no_process_stays(program: str, ranks_per_host: int) -> None:
     mpiexec = find_mpiexec()
     version = subprocess.run([mpiexec, "--version"], capture_output=True, text=True, check=False).stdout
     words, environment = mpiexec_command(mpiexec, version, 4)
+    search_path = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
     done = subprocess.run(
-        [*words, sys.executable, "-c", PROGRAM.format(ranks_per_host=ranks_per_host)],
+        [*words, sys.executable, "-c", program.format(ranks_per_host=ranks_per_host)],
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
-        env=os.environ | environment,
+        env=os.environ | environment | {"PYTHONPATH": search_path},
         check=False,
     )
     assert done.returncode != 0
@@ -59,4 +84,5 @@ def test_the_job_ends_and_no_process_stays(ranks_per_host: int) -> None:
     while any(map(runs, pids)) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not any(map(runs, pids))
-    assert not [name for name in os.listdir("/dev/shm") if "ddltrain" in name]
+    others = "ddltrain-job-"  # of commands that run at the same time
+    assert not [name for name in os.listdir("/dev/shm") if "ddltrain" in name and others not in name]

@@ -11,7 +11,7 @@ import torch
 from conftest import RECIPE, REPOSITORY, Command
 from PIL import Image
 
-from ddltrain.input.images import decode_rgb
+from ddltrain.input._image import decode_rgb
 from ddltrain.input.store import open_dataset
 from ddltrain.train.use import load_model
 
@@ -146,6 +146,17 @@ def test_the_readmes_way_to_use_a_model_works(run: Path, tmp_path: Path) -> None
     assert done.stdout.strip() in {str(digit) for digit in range(10)}
 
 
+def test_the_loader_works_in_a_loop_of_ones_own(digits: Path, tmp_path: Path) -> None:
+    text = (REPOSITORY / "docs" / "loader.md").read_text()
+    code = text.split("```python\n")[1].split("```")[0].replace("data/pets", str(digits))
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    heads = [line.split(":")[0] for line in done.stdout.splitlines()]
+    assert heads == ["epoch 1", "epoch 2", "epoch 3"]
+
+
 def test_a_model_in_use_gives_the_evaluations_predictions(
     run: Path, digits: Path, command: Command, tmp_path: Path
 ) -> None:
@@ -153,7 +164,9 @@ def test_a_model_in_use_gives_the_evaluations_predictions(
     assert done.returncode == 0, done.stderr
     model, transform, classes = load_model(run / "checkpoints" / "best.pt")
     val = open_dataset(digits).splits["val"]
-    images = torch.stack([transform(decode_rgb(val[place].image)) for place in range(len(val))])
+    images = torch.stack(
+        [transform(Image.fromarray(decode_rgb(val[place].image))) for place in range(len(val))]
+    )
     with torch.inference_mode():
         right = (model(images).argmax(dim=1).numpy() == val.labels).sum()
     assert right == json.loads((tmp_path / "it.json").read_text())["correct1"]

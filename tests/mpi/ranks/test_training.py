@@ -2,23 +2,27 @@
 
 import io
 from contextlib import ExitStack
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch import nn
 
 from ddltrain.comm.buckets import Buckets
 from ddltrain.comm.engine import Engine
 from ddltrain.comm.world import World
-from ddltrain.input.store import Dataset, Record, Store, StoreWriter
+from ddltrain.input import _image
+from ddltrain.input.record import Record
+from ddltrain.input.sharded import ExchangeTimes
+from ddltrain.input.shards import StoreWriter
+from ddltrain.input.store import Dataset, Store
 from ddltrain.recipe import Recipe, parse_recipe
 from ddltrain.train.evaluate import Evaluation, evaluate
 from ddltrain.train.inputs import Normalizer
 from ddltrain.train.monitor import Monitor
 from ddltrain.train.position import Position
-from ddltrain.train.setup import make_decoder
+from ddltrain.train.setup import make_eval_loader, make_loaders
 from ddltrain.train.statistics import RunningStatistics
 from ddltrain.train.trainer import Trainer
 
@@ -57,6 +61,10 @@ class Recorder(Monitor):
         self.losses: list[float] = []
         self.evaluations: list[Evaluation] = []
         self.states: dict[int, bytes] = {}
+        self.exchanges: list[ExchangeTimes] = []
+
+    def exchanged(self, times: ExchangeTimes) -> None:
+        self.exchanges.append(times)
 
     def step(
         self,
@@ -101,13 +109,12 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     centres = noise.integers(60, 196, (5, 8, 8, 3))
     stores = {}
     for split, count in (("train", NUM_TRAIN), ("val", 71)):
-        with StoreWriter(folder / f"{split}.lmdb") as writer:
+        with StoreWriter(folder, split) as writer:
             for number in range(count):
-                file = io.BytesIO()
                 pixels = centres[number % 5] + noise.integers(-60, 60, (8, 8, 3))
-                Image.fromarray(pixels.astype(np.uint8)).save(file, "PNG")
-                writer.append(Record(f"{number}.png", number % 5, file.getvalue()))
-        stores[split] = Store(folder / f"{split}.lmdb")
+                image = _image.pack_pixels(pixels.astype(np.uint8))
+                writer.append(Record(f"{number}.png", number % 5, image))
+        stores[split] = Store([folder / shard.file for shard in writer.shards])
     return Dataset(folder, tuple("abcde"), "fingerprint", stores, {})
 
 
@@ -118,22 +125,31 @@ def recipe(batch: int, every: int = 0) -> Recipe:
 def train(
     dataset: Dataset,
     config: Recipe,
+    world: World,
     engine: Engine,
     with_norm: bool,
     state: bytes | None = None,
     stop_at: int | None = None,
     device: str = "cpu",
     model: nn.Module | None = None,
+    ranks_per_host: int = 0,
 ) -> tuple[Recorder, nn.Module]:
     """One run from the start or from a checkpoint, told to stop on the last rank at a step."""
     torch.set_num_threads(1)
     model, recorder = model or small_net(with_norm), Recorder()
     with ExitStack() as stack:
-        decoders = {
-            split: stack.enter_context(make_decoder(config, store, split == "train", 2, torch.device(device)))
-            for split, store in dataset.splits.items()
-        }
-        trainer = Trainer(config, model, dataset, decoders, engine, torch.device(device))
+        loaders = make_loaders(
+            config,
+            dataset,
+            world,
+            2,
+            torch.device(device),
+            monitor=lambda: recorder,
+            ranks_per_host=ranks_per_host,
+        )
+        for loader in loaders.values():
+            stack.enter_context(loader)
+        trainer = Trainer(config, model, dataset, loaders, engine, torch.device(device))
         if state is not None:
             trainer.restore(state, "it")
         is_last = engine.rank == engine.world_size - 1
@@ -151,8 +167,8 @@ def same_bits(one: nn.Module, other: nn.Module) -> bool:
 def test_n_ranks_train_as_one_rank_with_the_whole_batch(
     dataset: Dataset, world: World, engine: Engine, alone: World
 ) -> None:
-    together, model = train(dataset, recipe(4), engine, with_norm=False)
-    apart, reference = train(dataset, recipe(4 * world.world_size), Engine(alone), with_norm=False)
+    together, model = train(dataset, recipe(4), world, engine, with_norm=False)
+    apart, reference = train(dataset, recipe(4 * world.world_size), alone, Engine(alone), with_norm=False)
     assert len(together.losses) == len(apart.losses)
     np.testing.assert_allclose(together.losses, apart.losses, rtol=1e-4)
     for ours, theirs in zip(model.parameters(), reference.parameters(), strict=True):
@@ -162,8 +178,8 @@ def test_n_ranks_train_as_one_rank_with_the_whole_batch(
 def test_the_same_seed_gives_the_same_bits_on_every_rank_and_every_time(
     dataset: Dataset, world: World, engine: Engine
 ) -> None:
-    first, model = train(dataset, recipe(4), engine, with_norm=True)
-    second, again = train(dataset, recipe(4), engine, with_norm=True)
+    first, model = train(dataset, recipe(4), world, engine, with_norm=True)
+    second, again = train(dataset, recipe(4), world, engine, with_norm=True)
     assert first.losses == second.losses
     assert same_bits(model, again)
     flat = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
@@ -175,31 +191,49 @@ def test_the_same_seed_gives_the_same_bits_on_every_rank_and_every_time(
 def test_a_run_restored_from_any_checkpoint_ends_with_the_same_bits(
     dataset: Dataset, world: World, engine: Engine, every: int
 ) -> None:
-    whole, model = train(dataset, recipe(8, every), engine, with_norm=True)
+    whole, model = train(dataset, recipe(8, every), world, engine, with_norm=True)
     steps = world.comm.bcast(sorted(whole.states))
     for step in {steps[0], steps[len(steps) // 2], steps[-1]}:
         state = engine.broadcast_bytes(whole.states.get(step), world)
-        rest, again = train(dataset, recipe(8, every), engine, with_norm=True, state=state)
+        rest, again = train(dataset, recipe(8, every), world, engine, with_norm=True, state=state)
         assert rest.losses == whole.losses[step:]
         assert same_bits(model, again)
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_a_gpu_trains_as_a_cpu_does(dataset: Dataset, engine: Engine) -> None:
-    on_cpu, _ = train(dataset, recipe(8), engine, with_norm=True)
-    on_gpu, _ = train(dataset, recipe(8), engine, with_norm=True, device="cuda")
+def test_a_gpu_trains_as_a_cpu_does(dataset: Dataset, world: World, engine: Engine) -> None:
+    on_cpu, _ = train(dataset, recipe(8), world, engine, with_norm=True)
+    on_gpu, _ = train(dataset, recipe(8), world, engine, with_norm=True, device="cuda")
     np.testing.assert_allclose(on_gpu.losses, on_cpu.losses, rtol=0.02)
 
 
 def test_a_stopped_run_goes_on_as_if_it_had_not_been_stopped(
     dataset: Dataset, world: World, engine: Engine
 ) -> None:
-    whole, model = train(dataset, recipe(8), engine, with_norm=True)
-    stopped, _ = train(dataset, recipe(8), engine, with_norm=True, stop_at=3)
+    whole, model = train(dataset, recipe(8), world, engine, with_norm=True)
+    stopped, _ = train(dataset, recipe(8), world, engine, with_norm=True, stop_at=3)
     assert len(stopped.losses) == 3
     state = engine.broadcast_bytes(stopped.states.get(3), world)
-    rest, again = train(dataset, recipe(8), engine, with_norm=True, state=state)
+    rest, again = train(dataset, recipe(8), world, engine, with_norm=True, state=state)
+    assert stopped.losses + rest.losses == whole.losses
+    assert same_bits(model, again)
+
+
+def test_images_spread_over_hosts_train_as_images_whole_on_each(
+    dataset: Dataset, world: World, engine: Engine
+) -> None:
+    """Also stopped in mid-epoch and gone on with."""
+    whole, model = train(dataset, recipe(8), world, engine, with_norm=True)
+    config = recipe(8)
+    config = replace(config, data=replace(config.data, groups=1))
+    spread, again = train(dataset, config, world, engine, with_norm=True, ranks_per_host=1)
+    assert spread.losses == whole.losses
+    assert same_bits(model, again)
+    assert len(spread.exchanges) == (2 if world.world_size > 1 else 0)
+    stopped, _ = train(dataset, config, world, engine, with_norm=True, stop_at=4, ranks_per_host=1)
+    state = engine.broadcast_bytes(stopped.states.get(4), world)
+    rest, again = train(dataset, config, world, engine, with_norm=True, state=state, ranks_per_host=1)
     assert stopped.losses + rest.losses == whole.losses
     assert same_bits(model, again)
 
@@ -207,7 +241,7 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_been_stopped(
 def test_what_is_saved_has_the_mean_of_the_ranks_statistics(
     dataset: Dataset, world: World, engine: Engine
 ) -> None:
-    recorder, model = train(dataset, recipe(8), engine, with_norm=True)
+    recorder, model = train(dataset, recipe(8), world, engine, with_norm=True)
     own = RunningStatistics(model).get()
     mean = engine.allreduce_(own.clone()) / world.world_size
     if world.rank == 0:
@@ -243,28 +277,31 @@ class Odd(nn.Module):
 def test_odd_buffers_survive_and_saving_changes_nothing(
     dataset: Dataset, world: World, engine: Engine, every: int
 ) -> None:
-    whole, model = train(dataset, recipe(8, 1), engine, True, model=Odd(world.rank))
-    other, again = train(dataset, recipe(8, every), engine, True, model=Odd(world.rank))
+    whole, model = train(dataset, recipe(8, 1), world, engine, True, model=Odd(world.rank))
+    other, again = train(dataset, recipe(8, every), world, engine, True, model=Odd(world.rank))
     assert other.losses == whole.losses
     assert same_bits(model, again)
     steps = world.comm.bcast(sorted(whole.states))
     state = engine.broadcast_bytes(whole.states.get(steps[3]), world)
-    rest, resumed = train(dataset, recipe(8, every), engine, True, state=state, model=Odd(world.rank))
+    rest, resumed = train(dataset, recipe(8, every), world, engine, True, state=state, model=Odd(world.rank))
     assert rest.losses == whole.losses[steps[3] :]
     assert same_bits(model, resumed)
 
 
 def test_an_evaluation_does_not_depend_on_the_number_of_ranks(
-    dataset: Dataset, engine: Engine, alone: World
+    dataset: Dataset, world: World, engine: Engine, alone: World
 ) -> None:
     config, device = recipe(8), torch.device("cpu")
-    _, model = train(dataset, config, engine, with_norm=False)
+    _, model = train(dataset, config, world, engine, with_norm=False)
     store, normalize = dataset.splits["train"], Normalizer(config.data, device, channels_last=True)
-    with make_decoder(config, store, False, 2, device) as decoder:
-        together = evaluate(model, decoder, store.labels, normalize, engine)
-        apart = evaluate(model, decoder, store.labels, normalize, Engine(alone))
+    with (
+        make_eval_loader(config, store, world, 2, device) as loader,
+        make_eval_loader(config, store, alone, 2, device) as own,
+    ):
+        together = evaluate(model, loader, store.labels, normalize, engine)
+        apart = evaluate(model, own, store.labels, normalize, Engine(alone))
         stopped = evaluate(
-            model, decoder, store.labels, normalize, engine, should_stop=lambda: engine.rank == 0
+            model, loader, store.labels, normalize, engine, should_stop=lambda: engine.rank == 0
         )
     assert together is not None
     assert apart is not None

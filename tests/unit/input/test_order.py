@@ -1,24 +1,32 @@
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ddltrain.errors import DataError
-from ddltrain.input.loader import EVAL_BATCH_IMAGES, eval_plan, train_plan
-from ddltrain.input.order import StepPlan, epoch_order
+from ddltrain.input.order import EVAL_BATCH_IMAGES, StepPlan, Visits, epoch_order, eval_visits
 
 
-def visited(
-    num_records: int, world_size: int, batch_per_rank: int, last_batch: str, first_step: int = 0
-) -> list[np.ndarray]:
+def batches_of(visits: Visits, order: np.ndarray) -> list[np.ndarray]:
+    records, edges = order[visits.positions()], visits.edges()
+    assert len(records) == edges[-1]
+    return [records[edges[batch] : edges[batch + 1]] for batch in range(len(visits))]
+
+
+def visited(num_records: int, world_size: int, batch_per_rank: int, last_batch: str) -> list[np.ndarray]:
     """Records of an epoch by step, over all ranks in order."""
     plan = StepPlan(num_records, world_size, batch_per_rank, last_batch)
-    ranks = [
-        list(train_plan(plan, rank, seed=5, epoch=2, first_step=first_step)) for rank in range(world_size)
-    ]
-    steps = [np.concatenate([parts[step][0] for parts in ranks]) for step in range(len(ranks[0]))]
+    order = epoch_order(num_records, seed=5, epoch=2)
+    ranks = [plan.visits(rank) for rank in range(world_size)]
+    parts = [batches_of(visits, order) for visits in ranks]
+    steps = [np.concatenate([own[step] for own in parts]) for step in range(plan.num_steps)]
+    for visits in ranks:
+        assert visits.step_images.tolist() == [len(records) for records in steps]
+    edges = plan.step_edges()
     for step, records in enumerate(steps):
-        assert {parts[step][1] for parts in ranks} == {len(records)}
+        assert np.array_equal(records, order[edges[step] : edges[step + 1]])
     return steps
 
 
@@ -31,8 +39,7 @@ def test_an_epoch_visits_every_record_once_in_even_steps(records: int, world_siz
     assert len(sizes) == -(-records // (world_size * batch))
     assert world_size * batch >= max(sizes) >= min(sizes) >= max(sizes) - 1
     plan = StepPlan(records, world_size, batch, "keep")
-    for step in range(plan.num_steps):
-        shares = [stop - start for start, stop in (plan.rank_range(step, rank) for rank in range(world_size))]
+    for shares in np.diff(plan.rank_edges(), axis=1):
         assert batch >= max(shares) >= min(shares) >= max(shares) - 1
 
 
@@ -52,15 +59,36 @@ def test_ranks_share_the_batches_that_one_rank_would_have(world_size: int) -> No
     assert all(np.array_equal(one, many) for one, many in zip(alone, together, strict=True))
 
 
-def test_going_on_in_mid_epoch_visits_the_rest() -> None:
-    whole, rest = visited(1003, 3, 20, "keep"), visited(1003, 3, 20, "keep", first_step=7)
-    assert all(np.array_equal(one, other) for one, other in zip(whole[7:], rest, strict=True))
+def test_edges_of_steps_and_ranks_agree_with_the_visits() -> None:
+    plan = StepPlan(1003, 3, 20, "keep")
+    for rank in range(3):
+        visits = plan.visits(rank)
+        assert np.array_equal(visits.first, plan.rank_edges()[:, rank])
+        assert np.array_equal(visits.stop, plan.rank_edges()[:, rank + 1])
 
 
 def test_order_depends_on_seed_and_epoch_alone() -> None:
     assert np.array_equal(epoch_order(1003, 1, 4), epoch_order(1003, 1, 4))
     assert not np.array_equal(epoch_order(1003, 1, 4), epoch_order(1003, 1, 5))
     assert not np.array_equal(epoch_order(1003, 1, 4), epoch_order(1003, 2, 4))
+
+
+def test_orders_are_uniform_over_seeds() -> None:
+    """Chi-square over many seeds: each record comes to each position equally often."""
+    num_records, num_seeds = 24, 4000
+    counts = np.zeros((num_records, num_records))
+    for seed in range(num_seeds):
+        counts[np.arange(num_records), epoch_order(num_records, seed, 3)] += 1
+    expected = num_seeds / num_records
+    chi = ((counts - expected) ** 2 / expected).sum()
+    degrees = (num_records - 1) ** 2
+    assert abs(chi - degrees) < 5 * np.sqrt(2 * degrees)
+
+
+def test_the_order_of_one_epoch_tells_nothing_of_the_next() -> None:
+    orders = [np.argsort(epoch_order(10_000, 1, epoch)) for epoch in range(6)]
+    for one, other in pairwise(orders):
+        assert abs(np.corrcoef(one, other)[0, 1]) < 0.05
 
 
 def test_a_batch_larger_than_the_data_is_refused() -> None:
@@ -72,8 +100,11 @@ def test_a_batch_larger_than_the_data_is_refused() -> None:
 def test_evaluation_takes_each_image_once_in_batches_that_do_not_depend_on_ranks(
     records: int, world_size: int
 ) -> None:
+    order = np.arange(records)
     batches = [
-        tuple(batch) for rank in range(world_size) for batch, _ in eval_plan(records, rank, world_size)
+        tuple(batch)
+        for rank in range(world_size)
+        for batch in batches_of(eval_visits(records, rank, world_size), order)
     ]
     expected = [
         tuple(range(start, min(start + EVAL_BATCH_IMAGES, records)))

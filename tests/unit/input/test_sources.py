@@ -9,7 +9,8 @@ import pytest
 
 from ddltrain.errors import DataError
 from ddltrain.input.folders import printable
-from ddltrain.input.sources import Source, SplitOptions, find_source
+from ddltrain.input.sources import find_source
+from ddltrain.input.splits import Source, SplitOptions
 
 NO_SPLIT = SplitOptions()
 
@@ -36,13 +37,13 @@ def labelled(source: Source, split: str) -> list[tuple[str, str]]:
 
 def test_classes_come_from_train_sorted_as_text(tmp_path: Path) -> None:
     train = [f"train/{name}/0.png" for name in ("b", "a", "c", "10", "2")]
-    make(tmp_path / "s", [*train, "val/c/0.png", "val/2/0.png", "val/a/", "val/empty/"])
+    val = [f"val/{name}/0.png" for name in ("c", "2", "b", "a", "10")]
+    make(tmp_path / "s", [*train, *val, "val/empty/"])
     source = find(tmp_path / "s")
     assert source.classes == ["10", "2", "a", "b", "c"]
-    assert labelled(source, "val") == [("val/2/0.png", "2"), ("val/c/0.png", "c")]
-    assert [item.label for item in source.splits["val"]] == [1, 4]
-    assert source.splits["val"][0].read() == b"val/2/0.png"
-    assert any("val has no image of 3 of 5 classes: 10, a, b" in warning for warning in source.warnings)
+    assert labelled(source, "val") == [(f"val/{name}/0.png", name) for name in source.classes]
+    assert [item.label for item in source.splits["val"]] == [0, 1, 2, 3, 4]
+    assert source.splits["val"][1].read() == b"val/2/0.png"
     assert any("empty folders of classes that train does not have: empty" in w for w in source.warnings)
 
 
@@ -75,7 +76,7 @@ def test_everything_found_is_an_image_or_listed_as_ignored(tmp_path: Path) -> No
 
 
 def test_links_are_followed_but_not_in_circles(tmp_path: Path) -> None:
-    root = make(tmp_path / "s", ["train/a/x.png", "val/a/v.png", "../far/b/y.png"])
+    root = make(tmp_path / "s", ["train/a/x.png", "val/a/v.png", "val/b/v.png", "../far/b/y.png"])
     (root / "train/b").symlink_to(tmp_path / "far/b")
     (root / "train/a/up").symlink_to(root / "train")
     (root / "train/a/self").symlink_to("self")
@@ -95,6 +96,10 @@ def test_links_are_followed_but_not_in_circles(tmp_path: Path) -> None:
         (
             ["train/a/x.png", "val/a/x.png", "val/z/x.png"],
             "classes that train does not have: z; train has 1: a",
+        ),
+        (
+            ["train/a/x.png", "train/b/x.png", "train/c/x.png", "val/b/x.png", "val/a/"],
+            "val: no image of 2 of 3 classes: a, c; add some, or remove these classes from train",
         ),
         (
             ["train/a/x.png", "val/x.png", "val/y.png"],
@@ -151,7 +156,7 @@ def test_val_fraction_takes_its_share_of_each_class(tmp_path: Path) -> None:
     assert Counter(label for _, label in split["val"]) == {"a": 8, "b": 2, "c": 1}
     assert not split["train"] & split["val"]
     assert len(split["train"] | split["val"]) == 54
-    assert "val has no image of 1 of 4 classes: d" in source.warnings
+    assert "val has no image of 1 of 4 classes: d: each has but one image" in source.warnings
     again = find(tmp_path / "s", SplitOptions(val_fraction=0.2))
     assert set(labelled(again, "val")) == split["val"]
     other = find(tmp_path / "s", SplitOptions(val_fraction=0.2, seed=1))
@@ -176,11 +181,11 @@ def test_a_list_labels_a_flat_val(tmp_path: Path) -> None:
 def test_integer_labels_sort_as_numbers(tmp_path: Path) -> None:
     root = make(tmp_path / "s", ["i/a b.png", "i/c.png"])
     (root / "train.txt").write_bytes(b"\xef\xbb\xbfi/a b.png 10\r\n\r\ni/c.png\t2\ni/a b.png   007\n")
-    (root / "val.txt").write_text("i/c.png 7\n")
+    (root / "val.txt").write_text("i/c.png 7\ni/c.png 2\ni/c.png 10\n")
     source = find(root)
     assert source.classes == ["2", "7", "10"]
     assert labelled(source, "train") == [("i/a b.png", "10"), ("i/c.png", "2"), ("i/a b.png", "7")]
-    assert labelled(source, "val") == [("i/c.png", "7")]
+    assert labelled(source, "val") == [("i/c.png", "7"), ("i/c.png", "2"), ("i/c.png", "10")]
     assert source.splits["train"][0].read() == b"i/a b.png"
 
 
@@ -217,7 +222,7 @@ def test_class_folders_win_over_lists_but_not_a_flat_val(tmp_path: Path) -> None
 
 
 def test_the_signature_follows_names_times_and_labels(tmp_path: Path) -> None:
-    root = make(tmp_path / "s", ["train/a/x.png", "train/b/x.png", "val/a/x.png"])
+    root = make(tmp_path / "s", ["train/a/x.png", "train/b/x.png", "val/a/x.png", "val/b/x.png"])
     seen = [find(root).signature]
     assert find(root).signature == seen[0]
     os.utime(root / "train/a/x.png", (1, 1))

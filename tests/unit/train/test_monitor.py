@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from ddltrain.input.sharded import ExchangeTimes
 from ddltrain.train import monitor as module
 from ddltrain.train.evaluate import Evaluation
 from ddltrain.train.log import MetricsLog, read_metrics
@@ -47,6 +48,17 @@ def test_rows_hold_the_mean_over_the_images_since_the_last_row(tmp_path: Path) -
     assert rows[1]["top1"] == pytest.approx(87.5)
     assert rows[1]["images_per_s"] == pytest.approx(80 / 2.0)
     assert rows[1]["epoch"] == pytest.approx(0.8)
+
+
+def test_an_exchange_is_told_and_logged(tmp_path: Path) -> None:
+    monitor, screen = make(tmp_path)
+    monitor.exchanged(ExchangeTimes(epoch=4, busy_s=8.0, waited_s=2.0))
+    monitor.close()
+    assert (
+        screen.getvalue() == "exchange for epoch 5: 8.00 s, of which training waited 2.00 s (75 % hidden)\n"
+    )
+    (row,) = read_metrics(tmp_path)
+    assert row == {"kind": "exchange", "step": 0, "epoch": 4, "exchange_s": 8.0, "waited_s": 2.0}
 
 
 def test_a_full_disk_is_said_loudly_and_training_goes_on(

@@ -281,3 +281,23 @@ def test_real_terminal_is_live() -> None:
     os.close(master)
     assert process.returncode == 0
     assert b"\repoch" in re.sub(rb"\x1b\[[0-9;]*m", b"", text)
+
+
+def test_loading_has_a_line_of_its_own_until_the_first_step_and_then_goes_along() -> None:
+    out, clock = io.StringIO(), Clock()
+    progress = Progress(1, Console(file=out, width=200), clock)
+    progress.start_epoch(0, 100, 0)
+    clock.now_s += 11
+    progress.loading(1 << 20, 3 << 20, 2.0)
+    for step in (1, 2):
+        clock.now_s += 11
+        progress.loading(2 << 20, 3 << 20, 4.0)
+        progress.update(step, 0.5, 80.0, 0.1, 100.0)
+    progress.loading(3 << 20, 3 << 20, 4.5)
+    clock.now_s += 11
+    progress.update(3, 0.5, 80.0, 0.1, 100.0)
+    first, _, second, done, last = out.getvalue().splitlines()
+    assert first == "loading 1.0 MiB of 3.0 MiB (0.5 MiB/s)"
+    assert second.endswith("loading 2.0 MiB of 3.0 MiB (0.5 MiB/s)")
+    assert done == "loaded 3.0 MiB of images in 4.5 s (0.7 MiB/s)"
+    assert "load" not in last
