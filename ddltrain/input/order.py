@@ -20,23 +20,28 @@ class StepPlan:
     what is left over is skipped, in each epoch another part.
 
     The cut hangs on the global batch alone: N ranks with batch b take the steps of one rank with batch N * b.
+
+    With `accumulate` a rank's share of a step comes in so many parts, one after the other: the parts that as many ranks would take, so
+    that N ranks with accumulation a see what N * a ranks see.
     """
 
     num_records: int
     world_size: int
     batch_per_rank: int
     last_batch: str
+    accumulate: int = 1
 
     def __post_init__(self) -> None:
+        times = f" x {self.accumulate} accumulated" if self.accumulate > 1 else ""
         if self.num_records < self.global_batch:
             raise DataError(
-                f"the global batch of {self.global_batch} ({self.world_size} ranks x {self.batch_per_rank}) is larger than the "
+                f"the global batch of {self.global_batch} ({self.world_size} ranks x {self.batch_per_rank}{times}) is larger than the "
                 f"{self.num_records} training images; lower train.batch_per_rank or the number of ranks"
             )
 
     @property
     def global_batch(self) -> int:
-        return self.world_size * self.batch_per_rank
+        return self.world_size * self.batch_per_rank * self.accumulate
 
     @property
     def num_steps(self) -> int:
@@ -52,7 +57,18 @@ class StepPlan:
 
     def rank_range(self, step: int, rank: int) -> tuple[int, int]:
         """The part of the step's range that `rank` takes. With fewer records than ranks the last ranks take none."""
-        return _share(*self.step_range(step), rank, self.world_size)
+        parts = self.part_ranges(step, rank)
+        return parts[0][0], parts[-1][1]
+
+    def part_ranges(self, step: int, rank: int) -> list[tuple[int, int]]:
+        """The `accumulate` parts of the rank's range, in order; some may be empty."""
+        num_shares = self.world_size * self.accumulate
+        shares = range(rank * self.accumulate, (rank + 1) * self.accumulate)
+        return [_share(*self.step_range(step), share, num_shares) for share in shares]
+
+    def part_sizes(self, step: int, rank: int) -> list[int]:
+        """Records in each part."""
+        return [behind - first for first, behind in self.part_ranges(step, rank)]
 
 
 def _share(start: int, stop: int, index: int, num_shares: int) -> tuple[int, int]:
