@@ -8,12 +8,11 @@ file, key, value and range. The command line overrides single values with ``sect
 import dataclasses
 import difflib
 import os
-import sys
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
 import tomli_w
 
@@ -27,13 +26,16 @@ from ddltrain.ranges import (
     auto_or_count,
     below_one,
     between,
+    check_value,
+    fractions,
     key,
     one_of,
+    randaugment,
     rising,
+    sizes_by_epoch,
     three,
 )
-
-_LARGEST = sys.float_info.max
+from ddltrain.recipe_rules import check_together
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,12 @@ class DataRecipe:
     decode: str = key(one_of("fast", "exact"), "fast")
     mean: tuple[float, ...] = key(three(above_zero=False), (0.485, 0.456, 0.406))
     std: tuple[float, ...] = key(three(above_zero=True), (0.229, 0.224, 0.225))
+    progressive_size: tuple[tuple[int, int], ...] = key(sizes_by_epoch(), ())
+    color_jitter: float = key(below_one(), 0.0)
+    lighting: float = key(between(0, 10), 0.0)
+    randaugment: tuple[int, ...] = key(randaugment(), ())
+    mixup: float = key(between(0, 100), 0.0)
+    cutmix: float = key(between(0, 100), 0.0)
     last_batch: str = key(one_of("keep", "drop"), "keep")
     groups: int | str = key(auto_or_count(), "auto")
     threads: int = key(between(0, 1024), 0)
@@ -73,7 +81,10 @@ class TrainRecipe:
     batch_per_rank: int = key(between(1, 1 << 20))
     seed: int = key(between(0, (1 << 32) - 1), 0)
     label_smoothing: float = key(below_one(), 0.0)
-    precision: str = key(one_of("fp32", "bf16"), "fp32")
+    accumulate: int = key(between(1, 1 << 20), 1)
+    precision: str = key(one_of("fp32", "bf16", "fp16"), "fp32")
+    ema: float = key(below_one(), 0.0)
+    compile: bool = key(ANY, False)
     channels_last: bool = key(ANY, True)
     device: str = key(one_of("auto", "cpu", "cuda"), "auto")
     threads: int = key(between(0, 4096), 0)
@@ -81,26 +92,41 @@ class TrainRecipe:
 
 @dataclass(frozen=True)
 class OptimRecipe:
-    """SGD. Peak learning rate = lr_base * global_batch / lr_base_batch (the linear scaling rule, Goyal et al. 2017)."""
+    """The optimizer. Peak learning rate = lr_base * global_batch / lr_base_batch (the linear scaling rule, Goyal et al. 2017)."""
 
     lr_base: float = key(above(0))
     lr_base_batch: int = key(at_least(1), 256)
+    kind: str = key(one_of("sgd", "lars"), "sgd")
     momentum: float = key(below_one(), 0.9)
     nesterov: bool = key(ANY, True)
+    momentum_correction: bool = key(ANY, True)
     weight_decay: float = key(at_least(0), 1e-4)
+    trust: float = key(above(0), 0.001)
+    clip_norm: float = key(at_least(0), 0.0)
 
 
 @dataclass(frozen=True)
 class ScheduleRecipe:
-    """The learning rate over the run: linear warm-up, then one of three decays."""
+    """The learning rate over the run: linear warm-up, then a decay."""
 
-    kind: str = key(one_of("step", "cosine", "polynomial"))
+    kind: str = key(one_of("step", "cosine", "polynomial", "rmsprop-hybrid"))
     warmup_epochs: float = key(at_least(0), 0.0)
     warmup_start: float = key(between(0, 1), 0.0)
     milestones: tuple[float, ...] = key(rising(None, 0, 100000), ())
     gamma: float = key(between(0, 1), 0.1)
     power: float = key(above(0), 2.0)
     final: float = key(between(0, 1), 0.0)
+    factors: tuple[float, ...] = key(fractions(), ())
+    rmsprop_lr: float = key(above(0), 3e-4)
+    rmsprop_center: float = key(at_least(0), 10.0)
+    rmsprop_period: float = key(above(0), 5.0)
+
+
+@dataclass(frozen=True)
+class BnRecipe:
+    """Batch normalization: `group` consecutive ranks normalize together."""
+
+    group: int = key(between(1, 1 << 20), 1)
 
 
 @dataclass(frozen=True)
@@ -151,6 +177,7 @@ class Recipe:
     train: TrainRecipe
     optim: OptimRecipe
     schedule: ScheduleRecipe
+    bn: BnRecipe
     checkpoint: CheckpointRecipe
     comm: CommRecipe
     log: LogRecipe
@@ -210,7 +237,7 @@ def parse_recipe(text: str, name: str, overrides: Iterable[str] = ()) -> Recipe:
     for override in overrides:
         _apply_override(tables, override, origin)
     recipe = _build_recipe(tables, name, origin)
-    _check_together(recipe, name)
+    check_together(recipe, name)
     return recipe
 
 
@@ -257,19 +284,6 @@ def _build_recipe(tables: Mapping[str, Any], file: str, origin: Mapping[str, str
     )
 
 
-def _check_together(recipe: Recipe, name: str) -> None:
-    """Ranges that hang on other keys."""
-    train, schedule, optim = recipe.train, recipe.schedule, recipe.optim
-    if schedule.warmup_epochs > train.epochs:
-        raise RecipeError(
-            f"{name}: schedule.warmup_epochs = {schedule.warmup_epochs:g} is longer than train.epochs = {train.epochs}"
-        )
-    if optim.nesterov and optim.momentum == 0:
-        raise RecipeError(
-            f"{name}: optim.nesterov = true needs optim.momentum above 0; set optim.nesterov=false"
-        )
-
-
 def _build_section(
     kind: Any, section: str, tables: Mapping[str, Any], file: str, origin: Mapping[str, str]
 ) -> Any:
@@ -292,7 +306,7 @@ def _build_section(
         where = origin.get(name, file)
         allowed: Range = entry.metadata["range"]
         if entry.name in table:
-            values[entry.name] = _check_value(
+            values[entry.name] = check_value(
                 table[entry.name], types[entry.name], allowed, f"{where}: {name}"
             )
         elif entry.default is dataclasses.MISSING:
@@ -308,27 +322,3 @@ def _refuse_unknown(
             where = next((origin[entry] for entry in origin if entry.startswith(name)), file)
             nearest = difflib.get_close_matches(name, known, n=1, cutoff=0)[0]
             raise RecipeError(f'{where}: unknown {what} "{name}"; the nearest known one is "{nearest}"')
-
-
-def _check_value(value: Any, kind: Any, allowed: Range, where: str) -> Any:
-    if get_origin(kind) is tuple:
-        if not isinstance(value, list):
-            raise RecipeError(f"{where} = {value!r} is not a list; it takes {allowed.text}")
-        checked: Any = tuple(_check_type(item, get_args(kind)[0], allowed, where) for item in value)
-    else:
-        checked = _check_type(value, kind, allowed, where)
-    if not allowed.holds(checked):
-        raise RecipeError(f"{where} = {value!r} is out of range; it takes {allowed.text}")
-    return checked
-
-
-def _check_type(value: Any, kind: type, allowed: Range, where: str) -> Any:
-    names = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
-    name = names.get(kind, "a whole number or a text")
-    fits = isinstance(value, kind) or (kind is float and isinstance(value, int))
-    if not fits or (isinstance(value, bool) and kind is not bool):
-        extra = "" if allowed is ANY else f" ({allowed.text})"
-        raise RecipeError(f"{where} = {value!r} has the wrong type; it takes {name}{extra}")
-    if kind is float and not abs(value) <= _LARGEST:
-        raise RecipeError(f"{where} = {value} is not a finite number; it takes {allowed.text}")
-    return float(value) if kind is float else value

@@ -33,6 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="write top1, top5 (percent), correct1, correct5 and count there",
     )
+    parser.add_argument(
+        "--ema",
+        action="store_true",
+        help="evaluate the average of the weights, of a run with train.ema",
+    )
     add_ranks_argument(parser)
 
 
@@ -40,6 +45,7 @@ def run(args: argparse.Namespace) -> int:
     if starts_ranks(args.ranks):
         _job(args).check()
         flags = ["--split", args.split, *(["--json", str(args.json)] if args.json else [])]
+        flags += ["--ema"] if args.ema else []
         return start_again_on_ranks(args.ranks, ["evaluate", str(args.model), *args.overrides, *flags])
     should_stop = StopRequest()  # before the slow imports
     job = _job(args)
@@ -49,4 +55,4 @@ def run(args: argparse.Namespace) -> int:
 def _job(args: argparse.Namespace) -> "EvaluationJob":
     from ddltrain.train.evaluation_job import EvaluationJob
 
-    return EvaluationJob(args.model, args.overrides, args.split, args.json)
+    return EvaluationJob(args.model, args.overrides, args.split, args.json, args.ema)

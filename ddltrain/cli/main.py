@@ -8,6 +8,7 @@ from ddltrain import __version__
 from ddltrain.cli import (
     bench_allreduce,
     bench_input,
+    bench_train,
     cluster,
     evaluate,
     extract,
@@ -28,6 +29,7 @@ _COMMANDS = {
     "cluster": cluster,
     "bench-allreduce": bench_allreduce,
     "bench-input": bench_input,
+    "bench-train": bench_train,
 }
 
 

@@ -32,10 +32,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="go on from the newest checkpoint in the run folder; start where there is none",
     )
+    parser.add_argument(
+        "--timeline",
+        action="store_true",
+        help="write what each rank did when to timeline.json, for chrome://tracing and the report",
+    )
+    parser.add_argument(
+        "--show-schedule",
+        action="store_true",
+        help="print the learning rate over the run for this data set and number of ranks, and end",
+    )
     add_ranks_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.show_schedule:
+        return _show_schedule(args)
     if starts_ranks(args.ranks):
         return _start(args)
     should_stop = StopRequest()  # before the slow imports: a signal in them stops the run in order
@@ -49,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     def job(world: World, console: Console) -> int:
         with agreed(world):
             recipe = read_recipe(args.recipe, args.overrides)
-        return run_job(recipe, _folder(args), args.resume, world, console, should_stop)
+        return run_job(recipe, _folder(args), args.resume, world, console, should_stop, args.timeline)
 
     return run_on_ranks(job)
 
@@ -63,6 +75,7 @@ def _start(args: argparse.Namespace) -> int:
 
     check_job(recipe, _folder(args), args.resume, args.ranks)
     flags = ["--run", str(_folder(args)), *(["--resume"] if args.resume else [])]
+    flags += ["--timeline"] if args.timeline else []
     return start_again_on_ranks(args.ranks, ["train", str(args.recipe), *args.overrides, *flags])
 
 
@@ -71,3 +84,22 @@ def _folder(args: argparse.Namespace) -> Path:
     recipe: Path = args.recipe
     folder: Path | None = args.run_folder
     return folder or Path("runs") / f"{recipe.resolve().parent.name}-{recipe.stem}"
+
+
+def _show_schedule(args: argparse.Namespace) -> int:
+    from ddltrain.recipe import read_recipe
+
+    recipe = read_recipe(args.recipe, args.overrides)
+
+    from ddltrain.optim.show import plot, table
+    from ddltrain.train.setup import make_steps, open_data, schedule_of
+
+    num_ranks = args.ranks or 1
+    steps = make_steps(recipe, open_data(recipe), num_ranks)
+    schedule = schedule_of(recipe, steps)
+    print(
+        f"{recipe.schedule.kind}: peak rate {schedule.peak_lr:.6g} at a global batch of {steps.global_batch} on {num_ranks} rank(s), "
+        f"{steps.num_steps} steps an epoch, {schedule.num_steps} in all"
+    )
+    print("\n".join([*table(schedule), "", *plot(schedule)]))
+    return 0

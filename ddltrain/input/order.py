@@ -55,23 +55,28 @@ class StepPlan:
     what is left over is skipped, in each epoch another part.
 
     The cut hangs on the global batch alone: N ranks with batch b take the steps of one rank with batch N * b.
+
+    With `accumulate` a rank's share of a step comes in so many parts, one after the other: the parts that as many ranks would take, so
+    that N ranks with accumulation a see what N * a ranks see.
     """
 
     num_records: int
     world_size: int
     batch_per_rank: int
     last_batch: str
+    accumulate: int = 1
 
     def __post_init__(self) -> None:
+        times = f" x {self.accumulate} accumulated" if self.accumulate > 1 else ""
         if self.num_records < self.global_batch:
             raise DataError(
-                f"the global batch of {self.global_batch} ({self.world_size} ranks x {self.batch_per_rank}) is larger than the "
+                f"the global batch of {self.global_batch} ({self.world_size} ranks x {self.batch_per_rank}{times}) is larger than the "
                 f"{self.num_records} training images; lower train.batch_per_rank or the number of ranks"
             )
 
     @property
     def global_batch(self) -> int:
-        return self.world_size * self.batch_per_rank
+        return self.world_size * self.batch_per_rank * self.accumulate
 
     @property
     def num_steps(self) -> int:
@@ -92,15 +97,28 @@ class StepPlan:
         With fewer records in a step than ranks, the last ranks have none.
         """
         steps = self.step_edges()[:, None]
-        return _cut(steps[:-1], steps[1:], self.world_size, np.arange(self.world_size + 1))
+        shares = np.arange(self.world_size + 1) * self.accumulate
+        return _cut(steps[:-1], steps[1:], self._num_shares, shares)
 
     def visits(self, rank: int) -> Visits:
         """What `rank` visits in an epoch."""
         steps = self.step_edges()
         first, stop = (
-            _cut(steps[:-1], steps[1:], self.world_size, np.array(edge)) for edge in (rank, rank + 1)
+            _cut(steps[:-1], steps[1:], self._num_shares, np.array(edge * self.accumulate))
+            for edge in (rank, rank + 1)
         )
         return Visits(first, stop, np.diff(steps))
+
+    def part_sizes(self, step: int, rank: int) -> list[int]:
+        """Records in each of the `accumulate` parts of the rank's share of a step, in order; some may be empty."""
+        start, stop = self.step_edges()[step : step + 2]
+        shares = np.arange(rank * self.accumulate, (rank + 1) * self.accumulate + 1)
+        sizes: list[int] = np.diff(_cut(start, stop, self._num_shares, shares)).tolist()
+        return sizes
+
+    @property
+    def _num_shares(self) -> int:
+        return self.world_size * self.accumulate
 
 
 def eval_visits(num_records: int, rank: int, world_size: int) -> Visits:

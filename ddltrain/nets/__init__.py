@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from torch import nn
 
 from ddltrain.errors import RecipeError
-from ddltrain.nets import cifar_resnet, resnet
+from ddltrain.nets import cifar_resnet, googlenet, resnet
 from ddltrain.nets.user_model import build_user_model, is_user_model
 from ddltrain.nets.weights import load_weights
 
@@ -18,6 +18,7 @@ NETS: dict[str, Callable[[int, bool], nn.Module]] = {
     "resnet50": resnet.resnet50,
     "resnet101": resnet.resnet101,
     "resnet152": resnet.resnet152,
+    "googlenet_bn": googlenet.googlenet_bn,
     "resnet20": cifar_resnet.resnet20,
     "resnet32": cifar_resnet.resnet32,
     "resnet44": cifar_resnet.resnet44,

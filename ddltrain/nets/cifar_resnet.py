@@ -8,7 +8,7 @@ second pixel and fills the new channels with zeros. It has no parameters.
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ddltrain.nets.layers import conv_bn, init_weights
+from ddltrain.nets.layers import Classifier, conv_bn, init_weights
 
 WIDTHS = (16, 32, 64)
 
@@ -61,7 +61,7 @@ class CifarResNet(nn.Module):
             stages.append(nn.Sequential(*blocks))
         self.layer1, self.layer2, self.layer3 = stages
         self.avgpool = nn.AdaptiveAvgPool2d(1)
-        self.fc = nn.Linear(in_channels, num_classes)
+        self.fc = Classifier(in_channels, num_classes)
         init_weights(self)
         if zero_init_residual:
             for module in self.modules():

@@ -1,6 +1,7 @@
 """What the networks share: the convolution with its batch normalization, and the weights they start from."""
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 
 def conv_bn(
@@ -9,6 +10,15 @@ def conv_bn(
     """A convolution that divides the size by `stride`, rounded up, and its batch normalization."""
     conv = nn.Conv2d(in_channels, out_channels, kernel, stride, padding=kernel // 2, bias=False)
     return conv, nn.BatchNorm2d(out_channels)
+
+
+class Classifier(nn.Linear):
+    """The last layer, in float32 also where the layers before it compute in 16 bits: scores would else lose digits."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """float [n, in_features] -> float32 [n, out_features]."""
+        with torch.autocast(input.device.type, enabled=False):
+            return super().forward(input.float())
 
 
 def init_weights(model: nn.Module) -> None:

@@ -8,7 +8,7 @@ go both ways.
 
 from torch import Tensor, nn
 
-from ddltrain.nets.layers import conv_bn, init_weights
+from ddltrain.nets.layers import Classifier, conv_bn, init_weights
 
 WIDTHS = (64, 128, 256, 512)
 
@@ -106,7 +106,7 @@ class ResNet(nn.Module):
             stages.append(nn.Sequential(*blocks))
         self.layer1, self.layer2, self.layer3, self.layer4 = stages
         self.avgpool = nn.AdaptiveAvgPool2d(1)
-        self.fc = nn.Linear(in_channels, num_classes)
+        self.fc = Classifier(in_channels, num_classes)
         init_weights(self)
         if zero_init_residual:
             for module in self.modules():

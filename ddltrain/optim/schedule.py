@@ -7,15 +7,26 @@ is part of them), peak rate P, and p = (step - W) / (T - W), which grows from 0 
     step                P * gamma^k, k = number of milestones m with step >= round(m * S)
     cosine              P * (final + (1 - final) * (1 + cos(pi * p)) / 2)
     polynomial          P * (final + (1 - final) * (1 - p)^power)
+    rmsprop-hybrid      P * factors[k], k as for step: a slow start (Akiba, Suzuki, Fukuda 2017)
 
 Step W is the first with the full rate. The last step is T - 1 and still moves the weights where `final` is 0;
 from T on the rate stays at what T gives. Milestones count in epochs from the start of the run.
+
+The hybrid has no linear warm-up. Its steps begin as RMSprop's and turn into SGD's; at epoch e = step / S, with c and d for
+rmsprop_center and rmsprop_period, SGD's part is
+
+    e < c               exp(2 (e - c) / d) / 2
+    e < c + d / 2       1/2 + (e - c) / d
+    from there on       1
+
+which is smooth and is 1/2 at c. RMSprop has the rest.
 """
 
 import math
 from dataclasses import dataclass
 
 from ddltrain.recipe import ScheduleRecipe
+from ddltrain.recipe_rules import SLOW_START_FACTORS, SLOW_START_MILESTONES
 
 
 @dataclass(frozen=True)
@@ -32,6 +43,29 @@ class Schedule:
         """The first step with the full rate."""
         return round(self.recipe.warmup_epochs * self.steps_per_epoch)
 
+    @property
+    def milestone_steps(self) -> list[int]:
+        """The first step of each part of a rate that falls in steps; none where it falls smoothly."""
+        recipe = self.recipe
+        milestones = recipe.milestones if recipe.kind in ("step", "rmsprop-hybrid") else ()
+        if recipe.kind == "rmsprop-hybrid" and not recipe.factors:
+            milestones = SLOW_START_MILESTONES
+        return [round(milestone * self.steps_per_epoch) for milestone in milestones]
+
+    @property
+    def rmsprop_lr(self) -> float | None:
+        """The rate of RMSprop; None where it has no part."""
+        return self.recipe.rmsprop_lr if self.recipe.kind == "rmsprop-hybrid" else None
+
+    def rmsprop_share(self, step: int) -> float:
+        """RMSprop's part in a step, from 0 to 1."""
+        recipe = self.recipe
+        if recipe.kind != "rmsprop-hybrid":
+            return 0.0
+        past_center = (step / self.steps_per_epoch - recipe.rmsprop_center) / recipe.rmsprop_period
+        sgd = math.exp(2 * past_center) / 2 if past_center < 0 else min(1.0, 0.5 + past_center)
+        return 1 - sgd
+
     def __call__(self, step: int) -> float:
         """The learning rate of one step, 0 or later; beyond the last step it does not change any more."""
         if step < self.num_warmup_steps:
@@ -42,9 +76,11 @@ class Schedule:
     def _decay(self, step: int) -> float:
         """The fraction of the peak rate after the warm-up."""
         recipe = self.recipe
+        num_passed = sum(step >= milestone for milestone in self.milestone_steps)
         if recipe.kind == "step":
-            passed = [m for m in recipe.milestones if step >= round(m * self.steps_per_epoch)]
-            return float(recipe.gamma ** len(passed))
+            return float(recipe.gamma**num_passed)
+        if recipe.kind == "rmsprop-hybrid":
+            return (recipe.factors or SLOW_START_FACTORS)[num_passed]
         num_decay_steps = self.num_steps - self.num_warmup_steps
         progress = (step - self.num_warmup_steps) / num_decay_steps if num_decay_steps > 0 else 1.0
         if recipe.kind == "cosine":

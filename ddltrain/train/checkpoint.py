@@ -173,5 +173,19 @@ def parse_checkpoint(data: bytes, name: str) -> dict[str, Any]:
     return state
 
 
+def weights_in(state: dict[str, Any], name: str, takes_average: bool) -> dict[str, Any]:
+    """The model's state dict in a checkpoint, or the average of the weights.
+
+    Raises:
+        CheckpointError: the run kept no average.
+    """
+    if takes_average and "ema" not in state:
+        raise CheckpointError(
+            f"{name} holds no average of the weights; train with train.ema=0.999, or leave --ema out"
+        )
+    weights: dict[str, Any] = state["ema" if takes_average else "model"]
+    return weights
+
+
 def _digest_path(path: Path) -> Path:
     return path.with_name(path.name + ".sha256")

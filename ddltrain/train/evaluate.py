@@ -12,6 +12,7 @@ from torch import nn
 from ddltrain.comm.engine import Engine
 from ddltrain.input.loader import Loader
 from ddltrain.train.inputs import Normalizer
+from ddltrain.train.precision import autocast
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def evaluate(
         model: on the device of `normalize`, equal on all ranks.
         loader: of the images to evaluate on.
         labels: int64 [count], of that data set.
-        precision: "fp32" or "bf16" (autocast).
+        precision: "fp32", "bf16" or "fp16", in which the network runs.
         should_stop: asked after each batch; when any rank's says so, the evaluation ends without a result.
     """
     # One row a figure, one column an image: prediction, place of the label among the guesses, loss, confidence.
@@ -84,7 +85,7 @@ def evaluate(
     with torch.no_grad():
         for batch in loader:
             images = normalize(batch.images)
-            with torch.autocast(images.device.type, torch.bfloat16, enabled=precision == "bf16"):
+            with autocast(precision, images.device):
                 scores = model(images)
             table[:, batch.records] = _judge(scores.float(), batch.labels.to(images.device)).cpu()
             if should_stop():

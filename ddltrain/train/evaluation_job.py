@@ -17,9 +17,10 @@ from ddltrain.comm.world import World, agreed
 from ddltrain.errors import EXIT_STOPPED, CheckpointError, DataError, RunError
 from ddltrain.input.store import Dataset
 from ddltrain.recipe import Recipe, parse_recipe
-from ddltrain.train.checkpoint import parse_checkpoint, read_checkpoint, read_newest, write_whole
+from ddltrain.train.checkpoint import parse_checkpoint, read_checkpoint, read_newest, weights_in, write_whole
 from ddltrain.train.evaluate import Evaluation, evaluate
 from ddltrain.train.inputs import Normalizer
+from ddltrain.train.precision import check_precision
 from ddltrain.train.run_folder import CHECKPOINT_FOLDER
 from ddltrain.train.setup import build_checked_model, choose_device, make_eval_loader, open_data, set_threads
 from ddltrain.train.stop import StopRequest
@@ -27,12 +28,16 @@ from ddltrain.train.stop import StopRequest
 
 @dataclass(frozen=True)
 class EvaluationJob:
-    """What to evaluate, on what, and where the figures go."""
+    """What to evaluate, on what, and where the figures go.
+
+    `takes_average` asks for the average of the weights that the checkpoint holds (`train.ema`) instead of the weights.
+    """
 
     model: Path
     overrides: Sequence[str]
     split: str
     json_file: Path | None
+    takes_average: bool = False
 
     def check(self) -> None:
         """All that can be checked before any rank starts. Raises a DdltrainError for what a user must mend."""
@@ -56,7 +61,9 @@ class EvaluationJob:
             state = parse_checkpoint(data, str(self.model))
             recipe, dataset = self._open(state)
             device = choose_device(recipe.train.device, world)
-            model = _build(recipe, state, device, str(self.model))
+            check_precision(recipe.train.precision, device)
+            weights = weights_in(state, str(self.model), self.takes_average)
+            model = _build(recipe, state, weights, device, str(self.model))
         store = dataset.splits[self.split]
         normalize = Normalizer(recipe.data, device, recipe.train.channels_last)
         with make_eval_loader(recipe, store, world, set_threads(recipe, world), device) as loader:
@@ -83,6 +90,7 @@ class EvaluationJob:
 
     def _open(self, state: dict[str, Any]) -> tuple[Recipe, Dataset]:
         """The recipe in a checkpoint, with the overrides, and the data set to evaluate on."""
+        weights_in(state, str(self.model), self.takes_average)
         recipe = parse_recipe(state["recipe"], f"the recipe in {self.model}", self.overrides)
         try:
             dataset = open_data(recipe)
@@ -108,7 +116,8 @@ class EvaluationJob:
             console.print("stopped before the end; there is no result")
             return
         position = state["position"]
-        table = Table(title=f"{self.model} (epoch {position['epoch']}, step {position['step']})")
+        average = ", average of the weights" if self.takes_average else ""
+        table = Table(title=f"{self.model} (epoch {position['epoch']}, step {position['step']}{average})")
         for heading in ("", "%", "correct", "images"):
             table.add_column(heading, justify="left" if heading == "" else "right")
         table.add_row("top-1", f"{evaluation.top1:.2f}", str(evaluation.correct1), str(evaluation.count))
@@ -122,6 +131,7 @@ class EvaluationJob:
                 "model": str(self.model),
                 "data": str(dataset.path),
                 "split": self.split,
+                "ema": self.takes_average,
                 "epoch": position["epoch"],
                 "step": position["step"],
             }
@@ -131,10 +141,12 @@ class EvaluationJob:
                 raise RunError(f"cannot write {self.json_file}: {error.strerror}") from None
 
 
-def _build(recipe: Recipe, state: dict[str, Any], device: torch.device, name: str) -> nn.Module:
+def _build(
+    recipe: Recipe, state: dict[str, Any], weights: dict[str, Any], device: torch.device, name: str
+) -> nn.Module:
     model = build_checked_model(recipe, len(state["classes"]))
     try:
-        model.load_state_dict(state["model"])
+        model.load_state_dict(weights)
     except RuntimeError as error:
         raise CheckpointError(f"{name} does not fit its recipe's model: {error}") from None
     layout = torch.channels_last if recipe.train.channels_last else torch.contiguous_format

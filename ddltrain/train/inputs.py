@@ -9,9 +9,9 @@ import torch
 from ddltrain.recipe import DataRecipe
 
 
-def output_for(device: torch.device) -> str:
-    """What the decoder is to give for a device."""
-    return "float32" if device.type == "cpu" else "uint8"
+def output_for(device: torch.device, recipe: DataRecipe) -> str:
+    """What the decoder is to give for a device. RandAugment works on pixels."""
+    return "float32" if device.type == "cpu" and not recipe.randaugment else "uint8"
 
 
 class Normalizer:

@@ -13,38 +13,55 @@ from ddltrain.comm.tuning import table
 from ddltrain.comm.world import World, agreed
 from ddltrain.errors import EXIT_STOPPED, RunError
 from ddltrain.input._image import decode_rgb
-from ddltrain.input.order import StepPlan
 from ddltrain.input.store import Dataset
 from ddltrain.nets import load_weights
 from ddltrain.recipe import Recipe
+from ddltrain.train.batchnorm import check_group, normalize_over_ranks
 from ddltrain.train.checkpoint import read_newest
 from ddltrain.train.evaluate import Evaluation
 from ddltrain.train.log import MetricsLog
 from ddltrain.train.monitor import Monitor, Rank0Monitor
 from ddltrain.train.position import Position
+from ddltrain.train.precision import check_precision
 from ddltrain.train.progress import Progress
 from ddltrain.train.report import REPORT_FILE, write_report
 from ddltrain.train.run_folder import CHECKPOINT_FOLDER, TUNING_FILE, RunFolder, run_facts
-from ddltrain.train.setup import build_checked_model, choose_device, make_loaders, open_data, set_threads
+from ddltrain.train.setup import (
+    build_checked_model,
+    check_compiler,
+    choose_device,
+    make_loaders,
+    make_steps,
+    open_data,
+    set_threads,
+)
 from ddltrain.train.stop import StopRequest
+from ddltrain.train.timeline import TIMELINE_FILE, Timeline, no_spans
 from ddltrain.train.trainer import Trainer
 
 
 def check_job(recipe: Recipe, run: Path, resume: bool, num_ranks: int) -> None:
     """All that can be checked before any rank starts. Raises a DdltrainError for what a user must mend."""
-    dataset = open_data(recipe)
-    StepPlan(len(dataset.splits["train"]), num_ranks, recipe.train.batch_per_rank, recipe.data.last_batch)
+    make_steps(recipe, open_data(recipe), num_ranks)
+    check_group(recipe.bn.group, num_ranks)
     with RunFolder(run, recipe, resume):
         pass
 
 
 def run_job(
-    recipe: Recipe, run: Path, resume: bool, world: World, console: Console, should_stop: StopRequest
+    recipe: Recipe,
+    run: Path,
+    resume: bool,
+    world: World,
+    console: Console,
+    should_stop: StopRequest,
+    has_timeline: bool = False,
 ) -> int:
     """Train on all ranks of the world. Collective.
 
     Args:
         console: where rank 0 speaks.
+        has_timeline: write at the end what each rank did when.
 
     Returns:
         The exit status: 0, or EXIT_STOPPED after a signal.
@@ -56,9 +73,11 @@ def run_job(
         with agreed(world):
             dataset = open_data(recipe)
             device = choose_device(recipe.train.device, world)
+            check_precision(recipe.train.precision, device)
+            check_group(recipe.bn.group, world.world_size)
             model = build_checked_model(recipe, len(dataset.classes))
-            num_records = len(dataset.splits["train"])
-            StepPlan(num_records, world.world_size, recipe.train.batch_per_rank, recipe.data.last_batch)
+            check_compiler(recipe, model, device)
+            make_steps(recipe, dataset, world.world_size)
             notes = load_weights(model, _weights_file(recipe)) if recipe.model.weights else []
         with agreed(world):
             folder = stack.enter_context(RunFolder(run, recipe, resume)) if world.rank == 0 else None
@@ -71,26 +90,45 @@ def run_job(
         loaders = make_loaders(recipe, dataset, world, num_threads, device, notes.append, lambda: monitor)
         for loader in loaders.values():
             stack.enter_context(loader)
-        trainer = Trainer(recipe, model, dataset, loaders, engine, device)
+        model = normalize_over_ranks(model, world, recipe.bn.group, recipe.comm.timeout_s)
+        timeline = Timeline(world, device) if has_timeline else None
+        trainer = Trainer(recipe, model, dataset, loaders, engine, device, timeline or no_spans)
         state = engine.broadcast_bytes(newest, world)
         with agreed(world):
             if state is not None:
-                trainer.restore(state, f"the newest checkpoint in {run}")
+                notes += trainer.restore(state, f"the newest checkpoint in {run}")
         facts = _facts(recipe, dataset, world)
         with agreed(world):
             if folder:
                 monitor = _start_monitor(folder, recipe, facts, dataset, trainer.position, console)
         stack.callback(monitor.close)
-        choices = engine.tune(world, trainer.buckets.flat, run / TUNING_FILE)
-        plans = _plans(engine, trainer.buckets.flat)
+        choices = engine.tune(world, trainer.buckets, run / TUNING_FILE)
+        plans = _plans(engine, trainer.buckets)
         monitor.say([*notes, *_opening(recipe, facts, device, trainer.position), *table(choices), *plans])
         evaluation = trainer.run(monitor, should_stop)
+        if timeline is not None:
+            _write_timeline(timeline, run / TIMELINE_FILE, monitor, trainer.position)
         with agreed(world):
             if monitor.failed_save:
                 raise RunError(f"{monitor.failed_save}; make room and go on with --resume")
         is_finished = trainer.position.epoch == recipe.train.epochs
         monitor.say(_closing(run, evaluation, trainer.position, is_finished))
     return 0 if is_finished else EXIT_STOPPED
+
+
+def _write_timeline(timeline: Timeline, file: Path, monitor: Monitor, position: Position) -> None:
+    """Collective. The run is done: that its timeline cannot be written is no reason to fail."""
+    try:
+        breakdown = timeline.write(file)
+    except OSError as error:
+        monitor.say([f"WARNING: cannot write {file}: {error.strerror}"])
+        return
+    monitor.took(position, breakdown)
+    parts = [
+        f"{name} {100 * time_s / max(breakdown.total_s, 1e-9):.1f} %"
+        for name, time_s in breakdown.spans_s.items()
+    ]
+    monitor.say([f"timeline: {file} (open it in ui.perfetto.dev or chrome://tracing)   {', '.join(parts)}"])
 
 
 def _weights_file(recipe: Recipe) -> Path:

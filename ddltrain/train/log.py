@@ -1,11 +1,13 @@
 """The figures of a run, written while it trains: metrics.jsonl for programs, TensorBoard events for people.
 
-metrics.jsonl holds one JSON object a line. Four kinds of row, told apart by `kind`:
+metrics.jsonl holds one JSON object a line. Kinds of row, told apart by `kind`:
 
     train  step, epoch (a fraction counts), loss, top1, lr, images_per_s, data_wait_s    every few steps
     epoch  step, epoch (finished epochs), loss, top1, lr, images_per_s, time_s           once an epoch
     eval   step, epoch, loss, top1, top5, correct1, correct5, count                      after a validation
+    ema    the same of the average of the weights, where the recipe asks for it
     exchange  step, epoch (for which), exchange_s, waited_s (by training)                where hosts share the images
+    timeline  step, total_s, spans_s: {name: seconds}                                    at the end, with --timeline
 
 A number that is not finite (a loss that has blown up) is written as null, which every JSON reader accepts.
 
@@ -37,6 +39,8 @@ _CURVES = {
     ("eval", "loss"): "val/loss",
     ("eval", "top1"): "val/top1",
     ("eval", "top5"): "val/top5",
+    ("ema", "loss"): "val/ema_loss",
+    ("ema", "top1"): "val/ema_top1",
 }
 
 

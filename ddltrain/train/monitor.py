@@ -10,6 +10,7 @@ from ddltrain.train.evaluate import Evaluation
 from ddltrain.train.log import MetricsLog
 from ddltrain.train.position import Position
 from ddltrain.train.progress import Progress
+from ddltrain.train.timeline import Breakdown
 
 
 class Monitor:
@@ -48,8 +49,14 @@ class Monitor:
     def end_epoch(self, position: Position, lr: float, evaluation: Evaluation) -> None:
         """An epoch is done and evaluated."""
 
+    def evaluated_average(self, position: Position, evaluation: Evaluation) -> None:
+        """The average of the weights is evaluated, right before the epoch ends."""
+
     def save(self, state: dict[str, Any], position: Position) -> None:
         """The state of the run is to be kept."""
+
+    def took(self, position: Position, breakdown: Breakdown) -> None:
+        """The run is over, and this is where its time went."""
 
     def close(self) -> None:
         """Leave the screen and the log in order; a second call does nothing."""
@@ -75,6 +82,7 @@ class Rank0Monitor(Monitor):
         self._write_report = write_report
         self._num_steps = 1
         self._last_step = 0
+        self._evaluation: Evaluation | None = None
         self._clear()
 
     def _clear(self) -> None:
@@ -145,10 +153,34 @@ class Rank0Monitor(Monitor):
         self._log.write({"kind": "epoch", **row, **epoch})
         self._log.write({"kind": "eval", **row, **evaluation.figures()})
         self._progress.end_epoch(loss, top1, images_per_s, evaluation)
+        self._evaluation = evaluation
+        self._report(evaluation)
+
+    def _report(self, evaluation: Evaluation) -> None:
         try:
             self._write_report(evaluation)
         except OSError as error:
             self._progress.message(f"WARNING: cannot write the report: {error}; training goes on")
+
+    def evaluated_average(self, position: Position, evaluation: Evaluation) -> None:
+        self._log.write(
+            {"kind": "ema", "step": position.step, "epoch": position.epoch + 1, **evaluation.figures()}
+        )
+        self._progress.message(
+            f"epoch {position.epoch + 1}: average of the weights, top-1 {evaluation.top1:.2f} %, loss {evaluation.loss:.4f}"
+        )
+
+    def took(self, position: Position, breakdown: Breakdown) -> None:
+        self._log.write(
+            {
+                "kind": "timeline",
+                "step": position.step,
+                "total_s": breakdown.total_s,
+                "spans_s": breakdown.spans_s,
+            }
+        )
+        if self._evaluation is not None:
+            self._report(self._evaluation)
 
     def save(self, state: dict[str, Any], position: Position) -> None:
         best_step = position.best_step if position.best_step >= 0 else None

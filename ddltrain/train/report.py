@@ -59,6 +59,8 @@ def write_report(
         parts.append(wrong_card(evaluation, classes, image_of, name_of))
     else:
         parts.append(card("Classes", '<p class="soft">The model has not been evaluated yet.</p>'))
+    if rows.timeline:
+        parts.append(_time_spent(rows.timeline[-1]))
     parts.append(_recipe_and_facts(run / "recipe.toml", run_facts))
     parts.append(_commands(run, run_facts))
     _replace(run / REPORT_FILE, page(name, "\n".join(parts)))
@@ -69,6 +71,8 @@ _KEYS: dict[Any, set[str]] = {
     "train": {"epoch", "loss", "top1", "lr", "images_per_s", "data_wait_s"},
     "epoch": {"epoch", "loss", "top1", "lr", "images_per_s", "time_s"},
     "eval": {"epoch", "loss", "top1", "top5", "correct1", "correct5", "count"},
+    "ema": {"epoch", "loss", "top1"},
+    "timeline": {"total_s", "spans_s"},
 }
 
 
@@ -83,6 +87,8 @@ class _Rows:
         self.train = [row for row in ordered if row["kind"] == "train"]
         self.epoch = [row for row in ordered if row["kind"] == "epoch"]
         self.eval = [row for row in ordered if row["kind"] == "eval"]
+        self.average = [row for row in ordered if row["kind"] == "ema"]
+        self.timeline = [row for row in ordered if row["kind"] == "timeline"]
 
 
 def _headline(
@@ -121,7 +127,10 @@ def _curves(rows: _Rows) -> str:
             Curve("train, each step", "train faint", _points(rows.train, key)),
             Curve("train, mean of the epoch", "train", _points(rows.epoch, key)),
         ]
-        return [*drawn, Curve("validation", "val", _points(rows.eval, key))] if with_val else drawn
+        if not with_val:
+            return drawn
+        average = Curve("validation, average of the weights", "val faint", _points(rows.average, key))
+        return [*drawn, Curve("validation", "val", _points(rows.eval, key)), average]
 
     rate = _points(rows.train, "lr") or _points(rows.epoch, "lr")
     charts = [
@@ -135,6 +144,21 @@ def _curves(rows: _Rows) -> str:
 
 def _points(rows: Sequence[_Row], key: str) -> list[tuple[float, float | None]]:
     return [(float(row["epoch"]), row[key]) for row in rows if key in row]
+
+
+def _time_spent(row: Mapping[str, Any]) -> str:
+    """A bar for each kind of span, and one for what lies between them."""
+    total_s = max(row["total_s"] or 0.0, 1e-9)
+    spans_s = {str(name): time_s or 0.0 for name, time_s in row["spans_s"].items()}
+    spans_s["between them"] = max(0.0, total_s - sum(spans_s.values()))
+    lines = "".join(
+        f'<tr><td>{esc(name)}</td><td class="number wide">{_duration(time_s)}</td>'
+        f'<td class="number">{100 * time_s / total_s:.1f} %</td>'
+        f'<td><div class="bar"><i style="width:{min(100, 100 * time_s / total_s):.1f}%"></i></div></td></tr>'
+        for name, time_s in spans_s.items()
+    )
+    note = f'<p class="soft">Mean of the ranks over {_duration(total_s)}; timeline.json has each span.</p>'
+    return card("Where the time went", f'{note}<table class="list">{lines}</table>')
 
 
 def _recipe_and_facts(recipe: Path, run_facts: Mapping[str, Any]) -> str:

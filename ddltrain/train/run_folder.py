@@ -6,6 +6,7 @@ runs/NAME/recipe.toml     the resolved recipe
          metrics.jsonl    figures while it trains; tensorboard/ the same for TensorBoard
          checkpoints/     see checkpoint.py
          report.html      the run to look at
+         timeline.json    with --timeline: what each rank did when
 """
 
 import fcntl
@@ -44,6 +45,7 @@ _FREE_KEYS = (
     "data.groups",
     "train.threads",
     "train.batch_per_rank",
+    "train.accumulate",
     "checkpoint.",
     "comm.timeout_s",
     "comm.check",
@@ -158,7 +160,7 @@ def run_facts(
         "command": _command(world_size),
         "seed": recipe.train.seed,
         "ranks": world_size,
-        "global_batch": world_size * recipe.train.batch_per_rank,
+        "global_batch": world_size * recipe.train.batch_per_rank * recipe.train.accumulate,
         "hosts": hosts,
         **dataset,
         "ddltrain": ddltrain.__version__,

@@ -1,5 +1,6 @@
 """What training and evaluation need before their first batch: device, threads, model and data."""
 
+import copy
 import os
 import sys
 from collections.abc import Callable
@@ -13,8 +14,10 @@ from ddltrain.comm.world import World
 from ddltrain.errors import DataError, RecipeError
 from ddltrain.input.decode import Sampling, eval_sampling, train_sampling
 from ddltrain.input.loader import Loader, eval_loader, train_loader
+from ddltrain.input.order import StepPlan
 from ddltrain.input.store import Dataset, Store, open_dataset
 from ddltrain.nets import build_model
+from ddltrain.optim import Schedule, make_schedule
 from ddltrain.recipe import Recipe
 from ddltrain.train.inputs import output_for
 from ddltrain.train.monitor import Monitor
@@ -37,6 +40,22 @@ def open_data(recipe: Recipe) -> Dataset:
                 f"the data set {recipe.data.path} has no {split} images; prepare it again with some"
             )
     return dataset
+
+
+def make_steps(recipe: Recipe, dataset: Dataset, world_size: int) -> StepPlan:
+    """How an epoch is cut into steps on so many ranks.
+
+    Raises:
+        DataError: the global batch is larger than the training set.
+    """
+    train, num_records = recipe.train, len(dataset.splits["train"])
+    return StepPlan(num_records, world_size, train.batch_per_rank, recipe.data.last_batch, train.accumulate)
+
+
+def schedule_of(recipe: Recipe, steps: StepPlan) -> Schedule:
+    """The learning rate of a run; its peak follows the global batch (the linear scaling rule)."""
+    peak_lr = recipe.optim.lr_base * steps.global_batch / recipe.optim.lr_base_batch
+    return make_schedule(recipe.schedule, peak_lr, recipe.train.epochs, steps.num_steps)
 
 
 def choose_device(name: str, world: World) -> torch.device:
@@ -109,6 +128,26 @@ def build_checked_model(recipe: Recipe, num_classes: int) -> nn.Module:
     return model
 
 
+def check_compiler(recipe: Recipe, model: nn.Module, device: torch.device) -> None:
+    """Try one step of the compiled model, where the recipe asks for that; the model stays as it is.
+
+    Raises:
+        RecipeError: torch.compile does not work for this model or on this machine.
+    """
+    if not recipe.train.compile:
+        return
+    size = recipe.data.image_size
+    try:
+        trial = copy.deepcopy(model).to(device).train()
+        torch.compile(trial)(torch.zeros(2, 3, size, size, device=device)).sum().backward()
+    except Exception as error:  # compilers and models fail in ways of their own
+        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+        raise RecipeError(
+            f"train.compile = true, but torch cannot compile the model here ({type(error).__name__}: {reason}); "
+            "set train.compile=false"
+        ) from error
+
+
 def make_loaders(
     recipe: Recipe,
     dataset: Dataset,
@@ -137,6 +176,7 @@ def make_loaders(
         world=world,
         seed=recipe.train.seed,
         last_batch=recipe.data.last_batch,
+        accumulate=recipe.train.accumulate,
         groups=recipe.data.groups,
         num_threads=num_threads,
         pin=device.type == "cuda",
@@ -159,4 +199,4 @@ def make_eval_loader(
 
 def _sampling(recipe: Recipe, device: torch.device, is_training: bool) -> Sampling:
     make = train_sampling if is_training else eval_sampling
-    return make(recipe.data, output_for(device), recipe.train.channels_last)
+    return make(recipe.data, output_for(device, recipe.data), recipe.train.channels_last)

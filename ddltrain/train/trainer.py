@@ -9,29 +9,26 @@ step and the sums of the epoch so far, and a run that goes on in mid-epoch has t
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
 import ddltrain
-from ddltrain.comm.buckets import Buckets
 from ddltrain.comm.engine import Engine
 from ddltrain.errors import CheckpointError, DivergedError
-from ddltrain.input.loader import Batch, Loader
-from ddltrain.input.order import StepPlan
+from ddltrain.input.loader import Loader
 from ddltrain.input.store import Dataset
-from ddltrain.optim import make_optimizer, make_schedule, set_learning_rate
 from ddltrain.recipe import Recipe
 from ddltrain.train.checkpoint import parse_checkpoint
 from ddltrain.train.evaluate import Evaluation, evaluate
 from ddltrain.train.inputs import Normalizer
 from ddltrain.train.monitor import Monitor
 from ddltrain.train.position import Position
+from ddltrain.train.setup import make_steps, schedule_of
 from ddltrain.train.statistics import RunningStatistics
-
-# What rides along with the gradients: summed loss, right answers, and how many ranks were told to stop.
-_EXTRAS = ("loss_sum", "correct", "stops")
+from ddltrain.train.step import Step
+from ddltrain.train.timeline import Spans, no_spans
 
 
 class Trainer:
@@ -45,29 +42,36 @@ class Trainer:
         loaders: dict[str, Loader],
         engine: Engine,
         device: torch.device,
+        spans: Spans = no_spans,
     ) -> None:
         """Collective: takes rank 0's parameters on all ranks.
 
         Args:
             loaders: of the splits "train" and "val".
+            spans: keeps what is done when.
         """
         self._recipe = recipe
         self._engine = engine
         self._dataset = dataset
         self._loaders = loaders
-        train, num_records = recipe.train, len(dataset.splits["train"])
-        self._steps = StepPlan(num_records, engine.world_size, train.batch_per_rank, recipe.data.last_batch)
-        layout = torch.channels_last if train.channels_last else torch.contiguous_format
+        self._spans = spans
+        self._steps = make_steps(recipe, dataset, engine.world_size)
+        layout = torch.channels_last if recipe.train.channels_last else torch.contiguous_format
         self._model = model.to(device, memory_format=layout)  # type: ignore[call-overload]
         for tensor in (*self._model.parameters(), *self._model.buffers()):
             engine.broadcast_(tensor)
-        self._normalize = Normalizer(recipe.data, device, train.channels_last)
-        self.buckets = Buckets(self._model, engine, int(recipe.comm.bucket_mib * (1 << 20)), len(_EXTRAS))
+        self._normalize = Normalizer(recipe.data, device, recipe.train.channels_last)
+        self._schedule = schedule_of(recipe, self._steps)
+        self._step = Step(recipe, self._model, self._normalize, self._schedule, engine, device, spans)
         self._statistics = RunningStatistics(self._model)
-        self._optimizer = make_optimizer(self._model, recipe.optim)
-        peak_lr = recipe.optim.lr_base * self._steps.global_batch / recipe.optim.lr_base_batch
-        self._schedule = make_schedule(recipe.schedule, peak_lr, train.epochs, self._steps.num_steps)
+        average = self._step.average
+        self._average_statistics = RunningStatistics(average.model) if average else None
         self.position = Position()
+
+    @property
+    def buckets(self) -> list[torch.Tensor]:
+        """The gradients, as they are summed over the ranks."""
+        return self._step.buckets.flat
 
     def run(self, monitor: Monitor, should_stop: Callable[[], bool]) -> Evaluation | None:
         """Train to the end of the recipe, or until a rank is told to stop; either way the last state is saved.
@@ -89,23 +93,35 @@ class Trainer:
             if not self._train_epoch():
                 self._save()
                 return None
-            with self._statistics.averaged(self._engine):
-                evaluation = evaluate(
-                    self._model,
-                    self._loaders["val"],
-                    self._dataset.splits["val"].labels,
-                    self._normalize,
-                    self._engine,
-                    self._recipe.train.precision,
-                    self._should_stop,
-                )
+            with self._spans("evaluation"):
+                evaluation = self._evaluate(self._model, self._statistics)
             if evaluation is None:  # stopped in the evaluation, which the run repeats when it goes on
                 self._save()
                 return None
             if not np.isfinite(evaluation.loss):
                 self._refuse_to_diverge(evaluation.loss, self._schedule(position.step - 1))
+            if self._step.average is not None and self._average_statistics is not None:
+                with self._spans("evaluation"):
+                    of_average = self._evaluate(self._step.average.model, self._average_statistics)
+                if of_average is None:
+                    self._save()
+                    return None
+                self._monitor.evaluated_average(position, of_average)
             self._end_epoch(evaluation)
         return evaluation
+
+    def _evaluate(self, model: torch.nn.Module, statistics: RunningStatistics) -> Evaluation | None:
+        """On the validation images, with the ranks' mean statistics; None where a rank was told to stop."""
+        with statistics.averaged(self._engine):
+            return evaluate(
+                model,
+                self._loaders["val"],
+                self._dataset.splits["val"].labels,
+                self._normalize,
+                self._engine,
+                self._recipe.train.precision,
+                self._should_stop,
+            )
 
     def _train_epoch(self) -> bool:
         """Train from where the run stands to the end of the epoch; False if it was stopped before that."""
@@ -115,12 +131,16 @@ class Trainer:
         loader = self._loaders["train"]
         loader.load_state_dict({"epoch": position.epoch, "step": position.step_in_epoch})
         batches = iter(loader)
-        for _ in range(position.step_in_epoch, self._steps.num_steps):
+        for step_in_epoch in range(position.step_in_epoch, self._steps.num_steps):
             start_s = time.perf_counter()
-            batch = next(batches)
+            with self._spans("data wait"):
+                batch = next(batches)
             data_wait_s = time.perf_counter() - start_s
             lr = self._schedule(position.step)
-            loss_sum, correct, stops = self._train_step(batch, lr)
+            part_sizes = self._steps.part_sizes(step_in_epoch, self._engine.rank)
+            loss_sum, correct, stops = self._step(
+                batch, part_sizes, position.epoch, position.step, self._should_stop()
+            )
             step_s = time.perf_counter() - start_s
             position.step += 1
             position.step_in_epoch += 1
@@ -142,36 +162,6 @@ class Trainer:
                 self._save()
                 self._model.train()
         return True
-
-    def _train_step(self, batch: Batch, lr: float) -> tuple[float, float, float]:
-        """One update of the parameters. Returns `_EXTRAS`, summed over the ranks."""
-        recipe = self._recipe.train
-        torch.manual_seed(
-            step_seed(recipe.seed, self.position.step, self._engine.rank)
-        )  # for dropout and its like
-        self.buckets.zero_()
-        extras = self.buckets.extras
-        if len(batch.labels):  # a step of fewer images than ranks leaves some without
-            extras[0], extras[1] = self._backward(batch)
-        extras[2] = float(self._should_stop())
-        self.buckets.allreduce_(self._engine)
-        set_learning_rate(self._optimizer, lr)
-        self._optimizer.step()
-        loss, correct, stops = extras.tolist()
-        return loss, correct, stops
-
-    def _backward(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Add this rank's part of the gradients. Returns its summed loss and its number of right answers."""
-        recipe = self._recipe.train
-        images = self._normalize(batch.images)
-        labels = batch.labels.to(images.device, non_blocking=True)
-        with torch.autocast(images.device.type, torch.bfloat16, enabled=recipe.precision == "bf16"):
-            scores = self._model(images)
-        scores = scores.float()
-        loss_sum = F.cross_entropy(scores, labels, reduction="sum", label_smoothing=recipe.label_smoothing)
-        # The sum over ranks of these is the mean over the global batch, however unequal the ranks' shares are.
-        (loss_sum / batch.step_images).backward()  # type: ignore[no-untyped-call]
-        return loss_sum.detach(), (scores.detach().argmax(dim=1) == labels).sum()
 
     def _end_epoch(self, evaluation: Evaluation) -> None:
         position, recipe = self.position, self._recipe
@@ -195,11 +185,13 @@ class Trainer:
 
     def _save(self) -> None:
         """Collect what a checkpoint needs, on all ranks, and write it on rank 0."""
-        with self._statistics.averaged(self._engine) as per_rank:
+        with self._spans("checkpoint"), self._statistics.averaged(self._engine) as per_rank:
+            average = self._state_of_average()
             if self._engine.rank == 0:
                 state = {
                     "model": self._model.state_dict(),
-                    "optimizer": self._optimizer.state_dict(),
+                    **self._step.state(),
+                    **average,
                     "statistics": per_rank,
                     "position": vars(self.position).copy(),
                     "world_size": self._engine.world_size,
@@ -211,10 +203,21 @@ class Trainer:
                 }
                 self._monitor.save(state, self.position)
 
-    def restore(self, data: bytes, name: str) -> None:
+    def _state_of_average(self) -> dict[str, Any]:
+        """The average of the weights, with the ranks' mean statistics, and what each rank has. Collective."""
+        if self._step.average is None or self._average_statistics is None:
+            return {}
+        with self._average_statistics.averaged(self._engine) as per_rank:
+            model = {name: value.clone() for name, value in self._step.average.model.state_dict().items()}
+            return {"ema": model, "ema_statistics": per_rank}
+
+    def restore(self, data: bytes, name: str) -> list[str]:
         """Take up the state of a checkpoint, the same bytes on all ranks.
 
         On another number of ranks each starts from the averaged running statistics.
+
+        Returns:
+            What the user should know.
 
         Raises:
             CheckpointError: it was made with other data or another global batch, or does not fit the model.
@@ -227,27 +230,37 @@ class Trainer:
         if state["global_batch"] != self._steps.global_batch:
             raise CheckpointError(
                 f"{name} was made with a global batch of {state['global_batch']} on {state['world_size']} ranks; "
-                f"{self._engine.world_size} ranks x train.batch_per_rank {self._recipe.train.batch_per_rank} make "
-                f"{self._steps.global_batch}: {_same_batch(state['global_batch'], self._engine.world_size)}"
+                f"{self._engine.world_size} ranks x train.batch_per_rank {self._recipe.train.batch_per_rank} x train.accumulate "
+                f"{self._recipe.train.accumulate} make {self._steps.global_batch}: "
+                f"{_same_batch(state['global_batch'], self._engine.world_size, self._recipe.train.accumulate)}"
             )
         try:
             self._model.load_state_dict(state["model"])
-            self._optimizer.load_state_dict(state["optimizer"])
-            if state["world_size"] == self._engine.world_size:
+            self._step.restore(state)
+            same_ranks = state["world_size"] == self._engine.world_size
+            if same_ranks:
                 self._statistics.set(state["statistics"][self._engine.rank])
+            if self._step.average is not None and self._average_statistics is not None:
+                self._step.average.model.load_state_dict(state["ema"])
+                if same_ranks:
+                    self._average_statistics.set(state["ema_statistics"][self._engine.rank])
             self.position = Position(**state["position"])
         except (RuntimeError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(
                 f"{name} does not fit this recipe's model or this version: {error}"
             ) from None
+        if same_ranks:
+            return []
+        return [
+            f"{name} was made on {state['world_size']} ranks, this run has {self._engine.world_size}: the global batch of "
+            f"{self._steps.global_batch} is the same, and so are its steps; batch normalization goes on from the ranks' mean statistics"
+        ]
 
 
-def _same_batch(global_batch: int, world_size: int) -> str:
-    if global_batch % world_size:
-        return f"start a number of ranks that divides {global_batch}"
-    return f"set train.batch_per_rank={global_batch // world_size}"
-
-
-def step_seed(seed: int, step: int, rank: int) -> int:
-    """The seed of torch's random numbers in one step on one rank."""
-    return int(np.random.SeedSequence([seed, step, rank]).generate_state(1)[0])
+def _same_batch(global_batch: int, world_size: int, accumulate: int) -> str:
+    """How to get the global batch again."""
+    if global_batch % (world_size * accumulate) == 0:
+        return f"set train.batch_per_rank={global_batch // (world_size * accumulate)}"
+    if global_batch % world_size == 0:
+        return f"set train.batch_per_rank={global_batch // world_size} and train.accumulate=1"
+    return f"start a number of ranks that divides {global_batch}"

@@ -10,12 +10,17 @@ from torch import nn
 
 from ddltrain.nets import build_model
 from ddltrain.recipe import parse_recipe
-from ddltrain.train.checkpoint import parse_checkpoint, read_checkpoint
+from ddltrain.train.checkpoint import parse_checkpoint, read_checkpoint, weights_in
 from ddltrain.train.inputs import Normalizer
 
 
-def load_model(checkpoint: Path) -> tuple[nn.Module, Callable[[Image.Image], torch.Tensor], tuple[str, ...]]:
+def load_model(
+    checkpoint: Path, takes_average: bool = False
+) -> tuple[nn.Module, Callable[[Image.Image], torch.Tensor], tuple[str, ...]]:
     """Load a checkpoint on the CPU.
+
+    Args:
+        takes_average: take the average of the weights (`train.ema`) instead of the weights.
 
     Returns:
         The model in evaluation mode; what turns an RGB image into its input, float32 [3, size, size], as in evaluation; and the
@@ -27,7 +32,7 @@ def load_model(checkpoint: Path) -> tuple[nn.Module, Callable[[Image.Image], tor
     state = parse_checkpoint(read_checkpoint(checkpoint), str(checkpoint))
     recipe = parse_recipe(state["recipe"], f"the recipe in {checkpoint}")
     model = build_model(recipe.model.name, len(state["classes"])).eval()
-    model.load_state_dict(state["model"])
+    model.load_state_dict(weights_in(state, str(checkpoint), takes_average))
     normalize = Normalizer(recipe.data, torch.device("cpu"), False)
     size, resize = recipe.data.image_size, round(recipe.data.image_size / recipe.data.eval_crop)
 

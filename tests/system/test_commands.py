@@ -111,7 +111,85 @@ def test_bf16_and_plain_layout_train(command: Command, digits: Path, tmp_path: P
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("name", ["prepare", "train", "evaluate"])
+def test_a_schedule_is_shown_and_nothing_started(command: Command, digits: Path, tmp_path: Path) -> None:
+    words = ("train", RECIPE, f"data={digits}", "--show-schedule", "--ranks", 2)
+    done = command(*words, "schedule.kind=step", "schedule.milestones=[5]", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "peak rate 0.05 at a global batch of 64 on 2 rank(s), 23 steps an epoch, 345 in all" in done.stdout
+    rows = [line.split()[0] for line in done.stdout.splitlines() if line.lstrip()[:1].isdigit()]
+    assert rows[:8] == ["0", "1", "22", "23", "114", "115", "344", "0.05"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_with_an_average_groups_and_a_timeline(command: Command, digits: Path, tmp_path: Path) -> None:
+    words = (
+        "train",
+        RECIPE,
+        f"data={digits}",
+        *QUICK,
+        "train.ema=0.9",
+        "bn.group=2",
+        "train.batch_per_rank=8",
+    )
+    words = (*words, "train.accumulate=4", "--timeline", "--run", tmp_path / "run")
+    done = command(*words, "--ranks", 2)
+    assert done.returncode == 0, done.stderr
+    assert "average of the weights, top-1" in done.stdout
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    spans = set(rows[-1]["spans_s"])
+    assert spans == {
+        "data wait",
+        "forward",
+        "backward",
+        "all-reduce",
+        "optimizer",
+        "evaluation",
+        "checkpoint",
+    }
+    assert sum(rows[-1]["spans_s"].values()) <= rows[-1]["total_s"]
+    events = json.loads((tmp_path / "run" / "timeline.json").read_text())["traceEvents"]
+    assert {event["pid"] for event in events} == {0, 1}
+    steps = [event for event in events if event["name"] == "all-reduce"]
+    assert len(steps) == 2 * 2 * 23  # ranks, epochs, steps of 64
+    assert sum(event["name"] == "backward" for event in events) == 4 * len(steps)
+    assert "Where the time went" in (tmp_path / "run" / "report.html").read_text()
+    averages = [row for row in rows if row["kind"] == "ema"]
+    done = command("evaluate", tmp_path / "run", "--ema", "--ranks", 3, "--json", tmp_path / "it.json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "it.json").read_text())["correct1"] == averages[-1]["correct1"]
+    # The same steps on another number of ranks; the groups do not fit it, and say so.
+    again = command(*words, "--resume", "--ranks", 3)
+    assert again.returncode == 2
+    assert "bn.group = 2 does not divide the 3 ranks" in again.stderr
+
+
+def test_no_average_is_said_so(run: Path, command: Command) -> None:
+    done = command("evaluate", run, "--ema")
+    assert done.returncode == 2
+    assert "train.ema" in done.stderr
+
+
+def test_a_compiled_model_trains_and_a_missing_compiler_is_said_so(
+    command: Command, digits: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from torch import nn\n"
+        "def tiny(num_classes):\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(192, num_classes))\n"
+    )
+    words = ("train", RECIPE, f"data={digits}", *QUICK, "model.name=mine.py:tiny", "train.compile=true")
+    caches = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
+    done = command(*words, "--run", "run", cwd=tmp_path, **caches)
+    assert done.returncode == 0, done.stderr
+    state = torch.load(tmp_path / "run" / "checkpoints" / "best.pt", weights_only=True)["model"]
+    assert list(state) == ["1.weight", "1.bias"]
+    nowhere = {"CXX": "/nonexistent", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "empty")}
+    done = command(*words, "--run", "other", cwd=tmp_path, **nowhere)
+    assert done.returncode == 2
+    assert "set train.compile=false" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("name", ["prepare", "train", "evaluate", "bench_train"])
 def test_help_needs_no_mpi_and_no_torch(name: str, tmp_path: Path) -> None:
     blocked = "import sys; sys.modules.update({'mpi4py': None, 'torch': None, 'numpy': None}); sys.argv = sys.argv[1:]; "
     script = REPOSITORY / "tools" / f"{name}.py"
@@ -124,14 +202,14 @@ def test_help_needs_no_mpi_and_no_torch(name: str, tmp_path: Path) -> None:
 
 
 def test_scripts_in_tools_are_the_subcommands(command: Command) -> None:
-    for name in ("prepare", "train", "evaluate"):
+    for name in ("prepare", "train", "evaluate", "bench_train"):
         script = subprocess.run(
             [sys.executable, str(REPOSITORY / "tools" / f"{name}.py"), "-h"],
             capture_output=True,
             text=True,
             check=True,
         )
-        assert script.stdout == command(name, "-h").stdout
+        assert script.stdout == command(name.replace("_", "-"), "-h").stdout
 
 
 def test_the_readmes_way_to_use_a_model_works(run: Path, tmp_path: Path) -> None:

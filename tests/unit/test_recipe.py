@@ -87,6 +87,22 @@ def test_resolved_recipe_reads_back_equal(lr_base: float, epochs: int, name: str
         ("data.eval_crop=1.5", ["data.eval_crop", "0.1 to 1"]),
         ("schedule.warmup_epochs=4", ["schedule.warmup_epochs", "longer"]),
         ("optim.momentum=0", ["optim.nesterov", "momentum"]),
+        ("optim.kind=adam", ["optim.kind", '"lars"']),
+        ("optim.trust=0", ["optim.trust", "above 0"]),
+        ("optim.clip_norm=-1", ["optim.clip_norm", "0 or more"]),
+        ("schedule.factors=[1, 2]", ["schedule.factors", "from 0 to 1"]),
+        ("schedule.factors=[1, 0.1]", ["schedule.factors", "rmsprop-hybrid"]),
+        ("bn.group=0", ["bn.group", "from 1"]),
+        ("train.accumulate=0", ["train.accumulate", "from 1"]),
+        ("train.ema=1", ["train.ema", "not including 1"]),
+        ("data.mixup=-1", ["data.mixup", "from 0"]),
+        ("data.cutmix=x", ["data.cutmix", "a number"]),
+        ("data.color_jitter=1", ["data.color_jitter", "not including 1"]),
+        ("data.lighting=-0.1", ["data.lighting", "from 0"]),
+        ("data.randaugment=[2]", ["data.randaugment", "magnitude"]),
+        ("data.progressive_size=[[0, 128], [0, 192]]", ["data.progressive_size", "rising epochs"]),
+        ("data.progressive_size=[128]", ["data.progressive_size", "list of lists"]),
+        ("data.progressive_size=[[0, 288]]", ["data.progressive_size", "288", "data.image_size"]),
         ("train.epochs", ["train.epochs", "section.key=value"]),
         ("epochs=3", ["epochs=3", "section.key=value"]),
     ],
@@ -96,6 +112,28 @@ def test_a_wrong_override_names_key_value_and_way_out(override: str, words: list
         parse(MINIMAL, override)
     assert [word for word in words if word not in str(caught.value)] == []
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["optim.kind=lars"], ["optim.kind", "sgd"]),
+        (["schedule.warmup_epochs=1"], ["schedule.warmup_epochs=0"]),
+        (["schedule.milestones=[1]"], ["0 numbers for 1 schedule.milestones"]),
+        (["schedule.factors=[1]", "schedule.milestones=[1]"], ["1 numbers for 1"]),
+    ],
+)
+def test_the_hybrid_refuses_what_contradicts_it(overrides: list[str], words: list[str]) -> None:
+    with pytest.raises(RecipeError) as caught:
+        parse(MINIMAL, "schedule.kind=rmsprop-hybrid", *overrides)
+    assert [word for word in words if word not in str(caught.value)] == []
+
+
+def test_lists_of_pairs_read_back_equal() -> None:
+    recipe = parse(MINIMAL, "data.progressive_size=[[0, 128], [10, 192]]", "data.randaugment=[2, 9]")
+    assert recipe.data.progressive_size == ((0, 128), (10, 192))
+    assert recipe.data.randaugment == (2, 9)
+    assert parse_recipe(recipe.to_toml(), "again") == recipe
 
 
 @pytest.mark.parametrize(

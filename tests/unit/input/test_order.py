@@ -111,3 +111,22 @@ def test_evaluation_takes_each_image_once_in_batches_that_do_not_depend_on_ranks
         for start in range(0, records, EVAL_BATCH_IMAGES)
     ]
     assert sorted(batches) == expected
+
+
+@given(st.integers(1, 60), st.integers(1, 5), st.integers(1, 4), st.integers(1, 3))
+def test_accumulating_ranks_take_the_parts_of_as_many_ranks(
+    num_records: int, world_size: int, accumulate: int, batch: int
+) -> None:
+    num_records += world_size * accumulate * batch
+    few = StepPlan(num_records, world_size, batch, "keep", accumulate)
+    many = StepPlan(num_records, world_size * accumulate, batch, "keep")
+    assert (few.global_batch, few.num_steps) == (many.global_batch, many.num_steps)
+    np.testing.assert_array_equal(few.rank_edges(), many.rank_edges()[:, ::accumulate])
+    sizes = np.diff(many.rank_edges())
+    for step in range(few.num_steps):
+        parts = [size for rank in range(world_size) for size in few.part_sizes(step, rank)]
+        assert parts == sizes[step].tolist()
+    for rank in range(world_size):
+        visits = few.visits(rank)
+        np.testing.assert_array_equal(visits.first, few.rank_edges()[:, rank])
+        np.testing.assert_array_equal(visits.stop, few.rank_edges()[:, rank + 1])

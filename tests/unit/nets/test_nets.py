@@ -62,13 +62,61 @@ def test_cifar_networks_have_the_published_size(name: str, millions: float) -> N
     assert round(num_parameters(build_model(name, 10)) / 1e6, digits) == millions
 
 
+def test_googlenet_has_the_published_size_and_shapes() -> None:
+    model = build_model("googlenet_bn", 1000)
+    # The figure known for it counts the biases of the convolutions, which batch normalization makes idle.
+    convolutions = [module for module in model.modules() if isinstance(module, nn.Conv2d)]
+    assert num_parameters(model) + sum(conv.out_channels for conv in convolutions) == 11_295_240
+    assert all(conv.bias is None for conv in convolutions)
+    seen: dict[str, tuple[int, ...]] = {}
+    for name, block in model.get_submodule("blocks").named_children():
+        block.register_forward_hook(
+            lambda _, __, output, name=name: seen.update({name[-2:]: tuple(output.shape[1:])})
+        )
+    with torch.inference_mode():
+        model.eval()(torch.zeros(1, 3, 224, 224))
+    assert seen == {
+        "3a": (256, 28, 28),
+        "3b": (320, 28, 28),
+        "3c": (576, 14, 14),
+        **dict.fromkeys(("4a", "4b"), (576, 14, 14)),
+        **dict.fromkeys(("4c", "4d"), (608, 14, 14)),
+        "4e": (1056, 7, 7),
+        **dict.fromkeys(("5a", "5b"), (1024, 7, 7)),
+    }
+    with pytest.raises(RecipeError, match="zero_init_residual"):
+        build_model("googlenet_bn", 10, zero_init_residual=True)
+
+
+def test_scores_are_float32_and_exact_under_autocast() -> None:
+    for name in ("resnet20", "resnet18", "googlenet_bn"):
+        torch.manual_seed(0)
+        model = build_model(name, 7)
+        features: list[Tensor] = []
+        model.get_submodule("avgpool").register_forward_hook(
+            lambda _, __, out, kept=features: kept.append(out)
+        )
+        with torch.autocast("cpu", torch.bfloat16):
+            scores = model(torch.randn(2, 3, 33, 33))
+        assert (scores.dtype, features[0].dtype) == (torch.float32, torch.bfloat16)
+        fc = model.get_submodule("fc")
+        assert isinstance(fc, nn.Linear)
+        torch.testing.assert_close(
+            scores, features[0].float().flatten(1) @ fc.weight.T + fc.bias, rtol=1e-5, atol=1e-6
+        )
+        for module in model.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                assert module.running_mean is not None
+                assert module.running_mean.dtype == torch.float32
+
+
 @pytest.mark.parametrize("name", SMALL)
 def test_cifar_networks_have_the_layers_of_their_name(name: str) -> None:
     layers = [m for m in build_model(name, 10).modules() if isinstance(m, nn.Conv2d | nn.Linear)]
     assert len(layers) == int(name.removeprefix("resnet"))
 
 
-@pytest.mark.parametrize("name", ["resnet18", "resnet50", "resnet20"])
+@pytest.mark.parametrize("name", ["resnet18", "resnet50", "resnet20", "googlenet_bn"])
 @pytest.mark.parametrize("size", [(33, 57), (1, 1), (2, 5), (8, 8)])
 def test_takes_any_size_and_one_class(name: str, size: tuple[int, int]) -> None:
     model = build_model(name, 1)

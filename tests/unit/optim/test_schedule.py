@@ -72,6 +72,39 @@ def test_a_run_that_is_all_warm_up(kind: str) -> None:
     assert math.isfinite(schedule(10))
 
 
+def test_the_slow_start_falls_by_factors() -> None:
+    schedule = make(kind="rmsprop-hybrid")
+    rates = {
+        0: 0.4,
+        279: 0.4,
+        280: 0.06,
+        489: 0.06,
+        490: 0.008,
+        594: 0.008,
+        595: 0.0008,
+        629: 0.0008,
+        10**9: 0.0008,
+    }
+    assert {step: schedule(step) for step in rates} == pytest.approx(rates)
+    own = make(kind="rmsprop-hybrid", milestones=(2,), factors=(1.0, 0.25))
+    assert [own(13), own(14)] == pytest.approx([0.8, 0.2])
+
+
+def test_rmsprop_fades_smoothly_around_its_center() -> None:
+    schedule = make(steps_per_epoch=1000, kind="rmsprop-hybrid", rmsprop_center=4, rmsprop_period=2)
+    share = schedule.rmsprop_share
+    assert share(0) == pytest.approx(1 - math.exp(-4) / 2)
+    assert share(2000) == pytest.approx(1 - math.exp(-2) / 2)
+    assert share(4000) == pytest.approx(0.5)
+    assert share(4500) == pytest.approx(0.25)
+    assert share(5000) == share(9999) == 0
+    slopes = [share(step + 1) - share(step) for step in range(5000)]
+    assert max(slopes) < 0
+    assert max(abs(after - before) for before, after in pairwise(slopes)) < 1e-6
+    assert make(kind="step").rmsprop_share(0) == 0
+    assert make(kind="step").rmsprop_lr is None
+
+
 recipes = st.builds(
     ScheduleRecipe,
     kind=st.sampled_from(["step", "cosine", "polynomial"]),

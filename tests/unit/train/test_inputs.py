@@ -25,7 +25,7 @@ def test_what_the_decoder_gives_a_cpu_is_what_the_device_would_make_of_pixels() 
     pixels = np.random.default_rng(0).integers(0, 256, (16, 16, 3), np.uint8)
     record = np.frombuffer(_image.pack_pixels(pixels), np.uint8)
     results = []
-    for output in (output_for(CPU), output_for(torch.device("cuda"))):
+    for output in (output_for(CPU, RECIPE), output_for(torch.device("cuda"), RECIPE)):
         sampling = eval_sampling(RECIPE, output)
         batch = sampling.empty_batch(1)
         with BatchDecoder(1) as decoder:

@@ -317,3 +317,12 @@ def test_failure_leaves_the_old_report(tmp_path: Path, monkeypatch: pytest.Monke
         write_report(tmp_path, None, ["other"], broken, str)
     assert (tmp_path / "report.html").read_bytes() == old
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_the_time_of_a_run_with_a_timeline_is_broken_down(tmp_path: Path) -> None:
+    spans = {"forward": 4.0, "<backward>": 5.0}
+    write_rows(tmp_path, [{"kind": "timeline", "step": 3, "total_s": 10.0, "spans_s": spans}])
+    page = report(tmp_path, None, ["a"])
+    assert "Where the time went" in page.text
+    for words in ("forward", "40.0 %", "<backward>", "50.0 %", "between them", "10.0 %"):
+        assert words in page.text
