@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 
 from ddltrain import __version__
-from ddltrain.cli import bench_allreduce, cluster, evaluate, plan, prepare, train
+from ddltrain.cli import bench_allreduce, cluster, doctor, evaluate, launch, plan, prepare, train
 from ddltrain.errors import EXIT_KILLED, EXIT_USER_ERROR, DdltrainError
 
 _COMMANDS = {
@@ -15,6 +15,8 @@ _COMMANDS = {
     "plan": plan,
     "cluster": cluster,
     "bench-allreduce": bench_allreduce,
+    "doctor": doctor,
+    "launch": launch,
 }
 
 

@@ -13,6 +13,7 @@ from rich.table import Table
 from torch import nn
 
 from ddltrain.comm.engine import Engine
+from ddltrain.comm.stall import StallWatch
 from ddltrain.comm.world import World, agreed
 from ddltrain.errors import EXIT_STOPPED, CheckpointError, DataError, RunError
 from ddltrain.input.store import Dataset
@@ -59,7 +60,11 @@ class EvaluationJob:
             model = _build(recipe, state, device, str(self.model))
         store = dataset.splits[self.split]
         normalize = Normalizer(recipe.data, device, recipe.train.channels_last)
-        with make_decoder(recipe, store, False, set_threads(recipe, world), device) as decoder:
+        with (
+            StallWatch(world, recipe.comm.stall_report_s, recipe.comm.timeout_s) as watch,
+            make_decoder(recipe, store, False, set_threads(recipe, world), device) as decoder,
+        ):
+            watch.engine = engine
             evaluation = evaluate(
                 model, decoder, store.labels, normalize, engine, recipe.train.precision, should_stop
             )

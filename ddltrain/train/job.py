@@ -8,6 +8,7 @@ import torch
 from rich.console import Console
 
 from ddltrain.comm.engine import Engine
+from ddltrain.comm.stall import StallWatch
 from ddltrain.comm.tuning import table
 from ddltrain.comm.world import World, agreed
 from ddltrain.errors import EXIT_STOPPED, RunError
@@ -24,7 +25,14 @@ from ddltrain.train.position import Position
 from ddltrain.train.progress import Progress
 from ddltrain.train.report import REPORT_FILE, write_report
 from ddltrain.train.run_folder import CHECKPOINT_FOLDER, TUNING_FILE, RunFolder, run_facts
-from ddltrain.train.setup import build_checked_model, choose_device, make_decoder, open_data, set_threads
+from ddltrain.train.setup import (
+    build_checked_model,
+    check_same_model,
+    choose_device,
+    make_decoder,
+    open_data,
+    set_threads,
+)
 from ddltrain.train.stop import StopRequest
 from ddltrain.train.trainer import Trainer
 
@@ -52,6 +60,7 @@ def run_job(
         DdltrainError: what a user must mend, the same on all ranks.
     """
     with ExitStack() as stack:
+        watch = stack.enter_context(StallWatch(world, recipe.comm.stall_report_s, recipe.comm.timeout_s))
         with agreed(world):
             dataset = open_data(recipe)
             device = choose_device(recipe.train.device, world)
@@ -62,10 +71,12 @@ def run_job(
         with agreed(world):
             folder = stack.enter_context(RunFolder(run, recipe, resume)) if world.rank == 0 else None
             newest = read_newest(folder.checkpoints, console.print) if folder and resume else None
+        check_same_model(model, world)
         num_threads = set_threads(recipe, world)
         engine = Engine(
             world, algorithm=recipe.comm.algorithm, timeout_s=recipe.comm.timeout_s, check=recipe.comm.check
         )
+        watch.engine = engine
         decoders = {
             split: stack.enter_context(make_decoder(recipe, store, split == "train", num_threads, device))
             for split, store in dataset.splits.items()

@@ -25,6 +25,7 @@ from ddltrain.optim import make_optimizer, make_schedule, set_learning_rate
 from ddltrain.recipe import Recipe
 from ddltrain.train.checkpoint import parse_checkpoint
 from ddltrain.train.evaluate import Evaluation, evaluate
+from ddltrain.train.finite import FiniteCheck
 from ddltrain.train.inputs import Normalizer
 from ddltrain.train.monitor import Monitor
 from ddltrain.train.position import Position
@@ -63,6 +64,7 @@ class Trainer:
             engine.broadcast_(tensor)
         self._normalize = Normalizer(recipe.data, device, train.channels_last)
         self.buckets = Buckets(self._model, engine, int(recipe.comm.bucket_mib * (1 << 20)), len(_EXTRAS))
+        self._finite = FiniteCheck(self._model, self.buckets, engine, train.not_finite)
         self._statistics = RunningStatistics(self._model)
         self._optimizer = make_optimizer(self._model, recipe.optim)
         peak_lr = recipe.optim.lr_base * self._steps.global_batch / recipe.optim.lr_base_batch
@@ -124,16 +126,13 @@ class Trainer:
             step_s = time.perf_counter() - start_s
             position.step += 1
             position.step_in_epoch += 1
-            position.loss_sum += loss_sum
-            position.correct += int(correct)
-            position.num_images += batch.step_images
             position.epoch_s += step_s
-            loss = loss_sum / batch.step_images
-            self._monitor.step(
-                position, loss, 100 * correct / batch.step_images, batch.step_images, lr, data_wait_s, step_s
-            )
-            if not np.isfinite(loss):
-                self._refuse_to_diverge(loss, lr)
+            if np.isfinite(loss_sum):  # else the step was skipped
+                position.loss_sum += loss_sum
+                position.correct += int(correct)
+                position.num_images += batch.step_images
+                loss, top1 = loss_sum / batch.step_images, 100 * correct / batch.step_images
+                self._monitor.step(position, loss, top1, batch.step_images, lr, data_wait_s, step_s)
             if stops:
                 batches.close()
                 return False
@@ -141,24 +140,43 @@ class Trainer:
             if every and position.step % every == 0 and position.step_in_epoch < self._steps.num_steps:
                 self._save()
                 self._model.train()
+        if position.num_images == 0:  # every step was skipped
+            self._refuse_to_diverge(float("nan"), self._schedule(position.step - 1))
         return True
 
     def _train_step(self, batch: Batch, lr: float) -> tuple[float, float, float]:
-        """One update of the parameters. Returns `_EXTRAS`, summed over the ranks."""
-        recipe = self._recipe.train
-        torch.manual_seed(
-            step_seed(recipe.seed, self.position.step, self._engine.rank)
-        )  # for dropout and its like
+        """One update of the parameters. Returns `_EXTRAS`, summed over the ranks; a loss that is not finite for a step skipped."""
+        self._seed_step()
+        self._finite.before_step()
         self.buckets.zero_()
         extras = self.buckets.extras
         if len(batch.labels):  # a step of fewer images than ranks leaves some without
             extras[0], extras[1] = self._backward(batch)
         extras[2] = float(self._should_stop())
         self.buckets.allreduce_(self._engine)
+        if not self._finite.holds():
+            stops = float(extras[2])
+            self._monitor.say([self._undo_step(batch, lr)])
+            return float("nan"), 0.0, stops
         set_learning_rate(self._optimizer, lr)
         self._optimizer.step()
         loss, correct, stops = extras.tolist()
         return loss, correct, stops
+
+    def _seed_step(self) -> None:
+        """Set torch's random numbers, for dropout and its like: those of this step and rank."""
+        torch.manual_seed(step_seed(self._recipe.train.seed, self.position.step, self._engine.rank))
+
+    def _undo_step(self, batch: Batch, lr: float) -> str:
+        """Leave a step that is not finite, or end the run. Collective. Returns what to tell the user."""
+
+        def repeat() -> None:
+            self._seed_step()
+            if len(batch.labels):
+                self._backward(batch)
+
+        what = self._finite.undo(self.position.step, lr, repeat)
+        return f"WARNING: {what}; the step is skipped"
 
     def _backward(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """Add this rank's part of the gradients. Returns its summed loss and its number of right answers."""

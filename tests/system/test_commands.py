@@ -111,7 +111,7 @@ def test_bf16_and_plain_layout_train(command: Command, digits: Path, tmp_path: P
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("name", ["prepare", "train", "evaluate"])
+@pytest.mark.parametrize("name", ["prepare", "train", "evaluate", "doctor", "launch"])
 def test_help_needs_no_mpi_and_no_torch(name: str, tmp_path: Path) -> None:
     blocked = "import sys; sys.modules.update({'mpi4py': None, 'torch': None, 'numpy': None}); sys.argv = sys.argv[1:]; "
     script = REPOSITORY / "tools" / f"{name}.py"
@@ -124,7 +124,7 @@ def test_help_needs_no_mpi_and_no_torch(name: str, tmp_path: Path) -> None:
 
 
 def test_scripts_in_tools_are_the_subcommands(command: Command) -> None:
-    for name in ("prepare", "train", "evaluate"):
+    for name in ("prepare", "train", "evaluate", "doctor", "launch"):
         script = subprocess.run(
             [sys.executable, str(REPOSITORY / "tools" / f"{name}.py"), "-h"],
             capture_output=True,
