@@ -44,3 +44,7 @@ class DivergedError(DdltrainError):
 
 class ClusterError(DdltrainError):
     """The emulated cluster cannot be made or used."""
+
+
+class LaunchError(DdltrainError):
+    """Hosts cannot be reached or do not fit each other, or the job cannot be placed on them."""

@@ -88,6 +88,7 @@ class TrainRecipe:
     channels_last: bool = key(ANY, True)
     device: str = key(one_of("auto", "cpu", "cuda"), "auto")
     threads: int = key(between(0, 4096), 0)
+    not_finite: str = key(one_of("stop", "skip"), "stop")
 
 
 @dataclass(frozen=True)
@@ -158,6 +159,7 @@ class CommRecipe:
         "auto",
     )
     timeout_s: float = key(above(0), 600.0)
+    stall_report_s: float = key(above(0), 60.0)
     check: bool = key(ANY, False)
 
 

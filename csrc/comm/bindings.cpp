@@ -113,6 +113,7 @@ void bind_executor(py::module_& module) {
           "plan"_a, "address"_a, "count"_a, "dtype"_a, "op"_a, "wire"_a, "name"_a, Release())
       .def("wait", &Executor::wait, "number"_a, Release())
       .def("test", &Executor::test, "number"_a, Release())
+      .def("waiting", &Executor::waiting, Release())
       .def("abort", &Executor::abort, "reason"_a, Release());
 }
 

@@ -216,14 +216,26 @@ void Executor::check_others() {
     return fail("rank " + std::to_string(host_.world_rank(local)) + " has given up; " +
                 active_.front()->waits_for());
   }
+  const double idle = idle_s();
+  if (idle <= options_.timeout_s) return;
+  fail("no progress for " + std::to_string(static_cast<int64_t>(idle)) +
+       " s: " + active_.front()->waits_for());
+}
+
+// Seconds since any operation in flight got on. Needs the lock.
+double Executor::idle_s() {
   const auto now = Backoff::Clock::now();
   bool moved = false;
   for (Operation* operation : active_) moved |= operation->take_moved();
   if (moved) last_progress_ = now;
-  const std::chrono::duration<double> idle = now - last_progress_;
-  if (idle.count() <= options_.timeout_s) return;
-  fail("no progress for " + std::to_string(static_cast<int64_t>(idle.count())) +
-       " s: " + active_.front()->waits_for());
+  return std::chrono::duration<double>(now - last_progress_).count();
+}
+
+std::pair<double, std::string> Executor::waiting() {
+  const Lock lock = enter();
+  if (failed() || active_.empty()) return {0.0, ""};
+  const double idle = idle_s();
+  return {idle, active_.front()->waits_for()};
 }
 
 void Executor::run_background() {

@@ -17,6 +17,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "backoff.h"
@@ -66,6 +67,9 @@ class Executor {
   // submit and wait, without waking the background thread.
   void run(int64_t plan, void* data, int64_t count, DType dtype, ReduceOp op, Wire wire, std::string name);
 
+  // How long no operation has got on, in seconds, and what the first of them waits for; 0 and "" where none
+  // is in flight. From any thread.
+  std::pair<double, std::string> waiting();
   // Ends all operations with an error, from any thread.
   void abort(const std::string& reason);
 
@@ -85,6 +89,7 @@ class Executor {
   void fail(const std::string& reason);
   bool progress();
   void start_queued();
+  double idle_s();
   void check_others();
   void run_background();
 

@@ -49,6 +49,8 @@ void Operation::start(Submission submission) {
        {static_cast<int>(call_.dtype), static_cast<int>(call_.op), static_cast<int>(call_.wire)}) {
     hash = mix(hash, static_cast<uint64_t>(word));
   }
+  // Of operations of the same size, only their names can tell that ranks have them in another order.
+  for (const char letter : call_.name) hash = mix(hash, static_cast<uint64_t>(letter));
   signature_ = mix(hash, 0);
   factor_ = call_.op == ReduceOp::avg ? 1.0 / transport_.comm().size() : 1.0;
   // Every contribution is scaled once, and before the first sum: by the rank that reduces its host's windows,

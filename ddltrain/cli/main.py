@@ -10,8 +10,10 @@ from ddltrain.cli import (
     bench_input,
     bench_train,
     cluster,
+    doctor,
     evaluate,
     extract,
+    launch,
     plan,
     prepare,
     train,
@@ -30,6 +32,8 @@ _COMMANDS = {
     "bench-allreduce": bench_allreduce,
     "bench-input": bench_input,
     "bench-train": bench_train,
+    "doctor": doctor,
+    "launch": launch,
 }
 
 

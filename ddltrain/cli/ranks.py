@@ -2,11 +2,9 @@
 
 import argparse
 import os
-import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from ddltrain.comm.launch import start_ranks
 from ddltrain.comm.world import World, exit_status, fail, launcher_size, start_world
 from ddltrain.errors import CommError
 
@@ -41,7 +39,9 @@ def starts_ranks(ranks: int | None) -> bool:
 
 def start_again_on_ranks(ranks: int, command: Sequence[str]) -> int:
     """Run ``ddltrain COMMAND`` on `ranks` ranks of this host; its exit status."""
-    return start_ranks(ranks, [sys.executable, "-m", "ddltrain", *command])
+    from ddltrain.launch.job import start_here
+
+    return start_here(ranks, command)
 
 
 def run_on_ranks(job: Job) -> int:

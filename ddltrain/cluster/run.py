@@ -13,7 +13,8 @@ from pathlib import Path
 from ddltrain.cluster import network, state
 from ddltrain.cluster.shape import Shape
 from ddltrain.cluster.state import State
-from ddltrain.comm.launch import find_mpiexec, supervise
+from ddltrain.comm.launch import find_mpiexec
+from ddltrain.comm.supervise import supervise
 from ddltrain.errors import ClusterError
 
 # What the ranks find in their environment about the links between them, as JSON (see `link_facts`).
@@ -42,7 +43,7 @@ host=${{1##*.}}
 shift
 {folder}/enter $host sh -c "$*"
 status=$?
-echo $host $status >> ${variable}
+echo $host $status >> ${{{variable}:-/dev/null}}
 exit $status
 """
 

@@ -23,6 +23,7 @@ from ddltrain.comm.collectives import part_of
 from ddltrain.comm.handle import Handle
 from ddltrain.comm.plans import PLANNERS
 from ddltrain.comm.tuning import Choice, load, measure, save
+from ddltrain.comm.waits import waiting
 from ddltrain.comm.world import World, agreed
 from ddltrain.errors import CommError
 
@@ -200,7 +201,8 @@ class Engine:
         """What rank 0 passes, on all ranks; what others pass is ignored. Collective."""
         if self.world_size == 1:
             return data
-        size_bytes: int | None = world.comm.bcast(None if data is None else len(data))
+        with waiting("a broadcast from rank 0"):
+            size_bytes: int | None = world.comm.bcast(None if data is None else len(data))
         if size_bytes is None:
             return None
         shared = torch.empty(size_bytes, dtype=torch.uint8)
@@ -261,6 +263,10 @@ class Engine:
             else self._runner.describe(tensor, chosen, in_window)
         )
         return f"{chosen} ({how}), {'in a shared window' if in_window else 'in private memory'}"
+
+    def waiting(self) -> tuple[float, str]:
+        """How long the operations under way have not got on, in seconds, and what the first waits for; 0 and "" without any."""
+        return self._runner.waiting()
 
     def barrier(self) -> None:
         """Return once every rank has called it. Collective."""

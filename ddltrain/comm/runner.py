@@ -11,6 +11,7 @@ from ddltrain.comm.handle import Errors, Handle
 from ddltrain.comm.plans import PLANNERS
 from ddltrain.comm.plans.plan import Plan
 from ddltrain.comm.topology import Topology
+from ddltrain.comm.waits import waiting
 from ddltrain.errors import CommError
 
 # Between hosts: below the eager limit of the usual MPI libraries over TCP, beyond which both directions of a link hinder each other.
@@ -107,19 +108,23 @@ class Runner:
         is_half = tensor.element_size() == 2
         wide = tensor.float() if is_half else tensor
         reduction = OPS["sum" if op == "avg" else op]
-        with Errors():
+        with Errors(), waiting("an all-reduce of the MPI library"):
             self._communicator.allreduce(wide.data_ptr(), wide.numel(), DTYPES[wide.dtype], reduction)
         if is_half:
             tensor.copy_(wide)
 
     def broadcast(self, tensor: torch.Tensor, root: int) -> None:
         """Replace a contiguous CPU tensor by that of rank `root`. Collective."""
-        with Errors():
+        with Errors(), waiting(f"a broadcast from rank {root}"):
             self._communicator.broadcast(tensor.data_ptr(), tensor.nbytes, root)
+
+    def waiting(self) -> tuple[float, str]:
+        """How long the operations under way have not got on, in seconds, and what the first waits for. From any thread."""
+        return self._executor.waiting()
 
     def barrier(self) -> None:
         """Return once every rank has called it. Collective."""
-        with Errors():
+        with Errors(), waiting("a barrier"):
             self._communicator.barrier()
 
     def run(

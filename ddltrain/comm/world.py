@@ -1,18 +1,18 @@
 """The ranks of a job: who we are, how we agree, and how the job ends when one of us fails."""
 
 import os
-import signal
 import socket
 import sys
 import tempfile
+import threading
 import traceback
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ddltrain.comm.parent import signal_when_parent_dies
+from ddltrain.comm.report import LAUNCHER_VARIABLE, tell, tell_failure
+from ddltrain.comm.waits import waiting
 from ddltrain.errors import EXIT_USER_ERROR, CommError, DdltrainError
 
 if TYPE_CHECKING:
@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 # What launchers tell a process about the size of its job. MPI itself is the truth; these only cross-check it.
 _LAUNCHER_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "WORLD_SIZE")
 
-# Where the ranks tell our launcher that all of them have started (and catch signals), and at last the job's exit status.
-STATUS_FILE_VARIABLE = "DDL_STATUS_FILE"
-RANKS_STARTED = "started"
+_LAUNCHER_RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "RANK")
+
+# A job that has failed on one rank may be unable to tell the others: the rank ends by itself then.
+_ABORT_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,11 @@ def launcher_size(environ: Mapping[str, str]) -> tuple[int, str] | None:
         if environ.get(name, "").isascii() and environ.get(name, "").isdecimal():
             return int(environ[name]), name
     return None
+
+
+def launcher_rank(environ: Mapping[str, str]) -> int:
+    """The rank that a launcher gives this process; 0 outside a launcher."""
+    return next((int(environ[name]) for name in _LAUNCHER_RANKS if environ.get(name, "").isdecimal()), 0)
 
 
 def check_launcher_size(world_size: int, environ: Mapping[str, str]) -> None:
@@ -89,8 +95,6 @@ def start_world() -> World:
         CommError: no MPI library, or the ranks were started by the launcher of another MPI.
     """
     give_home(os.environ)
-    if STATUS_FILE_VARIABLE in os.environ:
-        signal_when_parent_dies(signal.SIGKILL)  # mpiexec; ranks would else take their time to notice
     with _settings_of_one_rank(os.environ):
         try:
             from mpi4py import MPI
@@ -103,14 +107,10 @@ def start_world() -> World:
     local = comm.Split_type(MPI.COMM_TYPE_SHARED)
     world = World(comm.rank, comm.size, local.rank, local.size, socket.gethostname(), comm)
     local.Free()
-    _tell_launcher(world, RANKS_STARTED)
+    hosts = comm.gather(world.host)
+    if world.rank == 0:
+        tell(os.environ, "started", hosts=hosts)
     return world
-
-
-def _tell_launcher(world: World, text: str) -> None:
-    file = os.environ.get(STATUS_FILE_VARIABLE)
-    if file and world.rank == 0:
-        Path(file).write_text(text)
 
 
 @contextmanager
@@ -124,7 +124,8 @@ def agreed(world: World) -> Iterator[None]:
         yield
     except DdltrainError as error:
         own = error
-    errors: list[DdltrainError | None] = world.comm.allgather(own)
+    with waiting("an agreement on errors"):
+        errors: list[DdltrainError | None] = world.comm.allgather(own)
     ranks = [rank for rank, error in enumerate(errors) if error]
     if not ranks:
         return
@@ -139,10 +140,11 @@ def agreed(world: World) -> Iterator[None]:
 def exit_status(world: World, status: int) -> int:
     """The status to leave with after work that all ranks ended together with `status`.
 
-    mpiexec calls any other status than 0 a failure, in a banner of its own. Under our launcher the status goes through a file instead.
+    mpiexec calls any other status than 0 a failure, in a banner of its own. Our launcher hears the status from rank 0 instead.
     """
-    _tell_launcher(world, str(status))
-    return 0 if STATUS_FILE_VARIABLE in os.environ else status
+    if world.rank == 0:
+        tell(os.environ, "status", status=status)
+    return 0 if LAUNCHER_VARIABLE in os.environ else status
 
 
 def fail(world: World, error: BaseException) -> int:
@@ -162,9 +164,16 @@ def fail(world: World, error: BaseException) -> int:
         text, code = f"error: {error}", EXIT_USER_ERROR
     else:
         text, code = "".join(traceback.format_exception(error)).rstrip(), 1
+    is_comm = isinstance(error, CommError)
+    is_users = isinstance(error, DdltrainError) and not is_comm
+    summary = text.splitlines()[-1].removeprefix("error: ")
     try:
         print("\n".join(f"{place} {line}" for line in text.splitlines()), file=sys.stderr, flush=True)
+        tell_failure(os.environ, world.rank, world.world_size, world.host, summary, is_comm, is_users)
     finally:  # also when nobody can hear
         if world.world_size > 1:
+            end_at_the_latest = threading.Timer(_ABORT_TIMEOUT_S, os._exit, [code])
+            end_at_the_latest.daemon = True
+            end_at_the_latest.start()
             world.comm.Abort(code)  # does not return: ends every rank
     return code

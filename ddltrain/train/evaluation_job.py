@@ -13,6 +13,7 @@ from rich.table import Table
 from torch import nn
 
 from ddltrain.comm.engine import Engine
+from ddltrain.comm.stall import StallWatch
 from ddltrain.comm.world import World, agreed
 from ddltrain.errors import EXIT_STOPPED, CheckpointError, DataError, RunError
 from ddltrain.input.store import Dataset
@@ -66,7 +67,11 @@ class EvaluationJob:
             model = _build(recipe, state, weights, device, str(self.model))
         store = dataset.splits[self.split]
         normalize = Normalizer(recipe.data, device, recipe.train.channels_last)
-        with make_eval_loader(recipe, store, world, set_threads(recipe, world), device) as loader:
+        with (
+            StallWatch(world, recipe.comm.stall_report_s, recipe.comm.timeout_s) as watch,
+            make_eval_loader(recipe, store, world, set_threads(recipe, world), device) as loader,
+        ):
+            watch.engine = engine
             evaluation = evaluate(
                 model, loader, store.labels, normalize, engine, recipe.train.precision, should_stop
             )

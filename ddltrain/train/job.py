@@ -9,6 +9,7 @@ from PIL import Image
 from rich.console import Console
 
 from ddltrain.comm.engine import Engine
+from ddltrain.comm.stall import StallWatch
 from ddltrain.comm.tuning import table
 from ddltrain.comm.world import World, agreed
 from ddltrain.errors import EXIT_STOPPED, RunError
@@ -29,6 +30,7 @@ from ddltrain.train.run_folder import CHECKPOINT_FOLDER, TUNING_FILE, RunFolder,
 from ddltrain.train.setup import (
     build_checked_model,
     check_compiler,
+    check_same_model,
     choose_device,
     make_loaders,
     make_steps,
@@ -70,6 +72,7 @@ def run_job(
         DdltrainError: what a user must mend, the same on all ranks.
     """
     with ExitStack() as stack:
+        watch = stack.enter_context(StallWatch(world, recipe.comm.stall_report_s, recipe.comm.timeout_s))
         with agreed(world):
             dataset = open_data(recipe)
             device = choose_device(recipe.train.device, world)
@@ -82,10 +85,12 @@ def run_job(
         with agreed(world):
             folder = stack.enter_context(RunFolder(run, recipe, resume)) if world.rank == 0 else None
             newest = read_newest(folder.checkpoints, console.print) if folder and resume else None
+        check_same_model(model, world)
         num_threads = set_threads(recipe, world)
         engine = Engine(
             world, algorithm=recipe.comm.algorithm, timeout_s=recipe.comm.timeout_s, check=recipe.comm.check
         )
+        watch.engine = engine
         monitor = Monitor()  # until the run has one
         loaders = make_loaders(recipe, dataset, world, num_threads, device, notes.append, lambda: monitor)
         for loader in loaders.values():

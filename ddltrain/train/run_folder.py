@@ -27,7 +27,7 @@ import torch
 import torchvision
 
 import ddltrain
-from ddltrain.comm.world import STATUS_FILE_VARIABLE
+from ddltrain.comm.report import LAUNCHER_VARIABLE
 from ddltrain.errors import RunError
 from ddltrain.recipe import Recipe
 from ddltrain.train.checkpoint import write_whole
@@ -48,6 +48,7 @@ _FREE_KEYS = (
     "train.accumulate",
     "checkpoint.",
     "comm.timeout_s",
+    "comm.stall_report_s",
     "comm.check",
     "log.",
 )
@@ -157,7 +158,7 @@ def run_facts(
     """What stands in run.json: enough to know, and to repeat, what was run."""
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": _command(world_size),
+        "command": _command(),
         "seed": recipe.train.seed,
         "ranks": world_size,
         "global_batch": world_size * recipe.train.batch_per_rank * recipe.train.accumulate,
@@ -173,12 +174,9 @@ def run_facts(
     }
 
 
-def _command(world_size: int) -> str:
+def _command() -> str:
     """What a user typed, whether the ranks were started by us or by mpiexec."""
-    words = ["ddltrain", *sys.argv[1:]]
-    if STATUS_FILE_VARIABLE in os.environ:
-        words += ["--ranks", str(world_size)]
-    return shlex.join(words)
+    return os.environ.get(LAUNCHER_VARIABLE) or shlex.join(["ddltrain", *sys.argv[1:]])
 
 
 def _commit() -> str:

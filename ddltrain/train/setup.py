@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from ddltrain.comm.waits import waiting
 from ddltrain.comm.world import World
 from ddltrain.errors import DataError, RecipeError
 from ddltrain.input.decode import Sampling, eval_sampling, train_sampling
@@ -83,7 +84,8 @@ def set_threads(recipe: Recipe, world: World) -> int:
         The number of decode threads of this rank.
     """
     own = os.sched_getaffinity(0)
-    cores_of_ranks: list[tuple[str, set[int]]] = world.comm.allgather((world.host, own))
+    with waiting("a count of the cores"):
+        cores_of_ranks: list[tuple[str, set[int]]] = world.comm.allgather((world.host, own))
     cores = len(set().union(*(cores for host, cores in cores_of_ranks if host == world.host)))
     # A launcher may have bound each rank to cores of its own.
     share = max(1, min(len(own), cores // world.local_size))
@@ -126,6 +128,29 @@ def build_checked_model(recipe: Recipe, num_classes: int) -> nn.Module:
             f'model.name = "{recipe.model.name}" must give scores of shape [images, {num_classes}]; for one image it gives {shape}'
         )
     return model
+
+
+def check_same_model(model: nn.Module, world: World) -> None:
+    """Refuse models that differ between ranks, whose all-reduces would not fit each other. Collective.
+
+    Raises:
+        RecipeError: the same on all ranks.
+    """
+    own = [(name, tuple(tensor.shape), str(tensor.dtype)) for name, tensor in model.state_dict().items()]
+    with waiting("a comparison of the models"):
+        everyones: list[list[tuple[str, tuple[int, ...], str]]] = world.comm.allgather(own)
+    for rank, others in enumerate(everyones):
+        if others == everyones[0]:
+            continue
+        here, there = dict.fromkeys(everyones[0]), dict.fromkeys(others)
+        odd = next(
+            (entry for entry in (*here, *there) if (entry in here) != (entry in there)), ("order", (), "")
+        )
+        error = RecipeError(
+            f"the model of rank {rank} is not that of rank 0 (they differ in {odd[0]} {odd[1]}); model.name must give the same on all ranks"
+        )
+        error.on_all_ranks = True
+        raise error
 
 
 def check_compiler(recipe: Recipe, model: nn.Module, device: torch.device) -> None:

@@ -4,7 +4,7 @@ for each part of the rank's share:  augment > forward > backward into the bucket
 all-reduce > unscale > clip > optimizer > average of the weights
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from ddltrain.optim import Schedule, make_optimizer, set_learning_rate
 from ddltrain.recipe import Recipe
 from ddltrain.train.augment import Augment
 from ddltrain.train.average import WeightAverage
+from ddltrain.train.finite import FiniteCheck
 from ddltrain.train.inputs import Normalizer
 from ddltrain.train.precision import autocast, make_scaler
 from ddltrain.train.timeline import Spans, no_spans
@@ -62,41 +63,70 @@ class Step:
         self._optimizer = make_optimizer(model, recipe.optim, schedule.rmsprop_lr)
         self._scaler = make_scaler(recipe.train.precision, device)
         self._augment = Augment(recipe, engine.rank, normalize)
+        self._finite = FiniteCheck(model, engine, recipe.train.not_finite)
         # Batch normalization over several ranks waits for all of them, also for one without images.
         self._always_runs = recipe.bn.group > 1
 
     def __call__(
-        self, batch: Batch, part_sizes: list[int], epoch: int, step: int, is_told_to_stop: bool
+        self,
+        batch: Batch,
+        part_sizes: list[int],
+        epoch: int,
+        step: int,
+        is_told_to_stop: bool,
+        say: Callable[[Iterable[str]], None] = lambda _: None,
     ) -> tuple[float, float, float]:
-        """Update the parameters. Collective.
+        """Update the parameters, unless loss or gradients are not finite. Collective.
 
         Args:
             batch: this rank's share of the step; it may be empty.
             part_sizes: how it is cut into parts, whose gradients accumulate.
             step: of the run, 0 or later.
+            say: told of a step that is skipped.
 
         Returns:
-            Summed loss, right answers and ranks that were told to stop, over all ranks.
+            Summed loss, right answers and ranks that were told to stop, over all ranks. The loss of a step that was skipped is no number.
+
+        Raises:
+            DivergedError: loss or gradients are not finite, and the recipe says to stop then; the same on all ranks.
         """
-        seed = step_seed(self._recipe.train.seed, step, self._engine.rank)
-        torch.manual_seed(seed)  # for dropout and its like
-        self._clear_gradients()
+        self._finite.before_step()
         extras = self.buckets.extras
-        first = 0
-        for part, size in enumerate(part_sizes):
-            if size or self._always_runs:
-                loss_sum, correct = self._backward(batch, slice(first, first + size), epoch, step, part)
-                extras[0] += loss_sum
-                extras[1] += correct
-            first += size
+        extras[:2] = self._all_parts(batch, part_sizes, epoch, step)
         self._fill_in_gradients()
         extras[2] = float(is_told_to_stop)
         with self._spans("all-reduce"):
             self.buckets.allreduce_(self._engine)
+        loss, correct, stops = extras.tolist()
+        if not self._finite.holds(self._sums()):
+            lr = self._schedule(step)
+            what = self._finite.undo(step, lr, lambda: self._all_parts(batch, part_sizes, epoch, step))
+            say([f"WARNING: {what}; the step is skipped"])
+            return float("nan"), 0.0, stops
         with self._spans("optimizer"):
             self._update(step)
-        loss, correct_sum, stops = extras.tolist()
-        return loss, correct_sum, stops
+        return loss, correct, stops
+
+    def _sums(self) -> list[torch.Tensor]:
+        """What must be finite for an update. Gradients in fp16 may overflow: the loss scaler finds that, and lowers its scale."""
+        if self._scaler.is_enabled():
+            return [self.buckets.extras]
+        if self._engine.world_size > 1:
+            return self.buckets.flat
+        return [self.buckets.extras, *(p.grad for p in self._parameters if p.grad is not None)]
+
+    def _all_parts(self, batch: Batch, part_sizes: list[int], epoch: int, step: int) -> torch.Tensor:
+        """Compute the gradients of this rank's share of a step. Returns its summed loss and its number of right answers."""
+        self._clear_gradients()
+        seed = step_seed(self._recipe.train.seed, step, self._engine.rank)
+        torch.manual_seed(seed)  # for dropout and its like
+        sums = torch.zeros(2, device=self._device)
+        first = 0
+        for part, size in enumerate(part_sizes):
+            if size or self._always_runs:
+                sums += self._backward(batch, slice(first, first + size), epoch, step, part)
+            first += size
+        return sums
 
     def _clear_gradients(self) -> None:
         """One rank sends nothing: backward hands over tensors of its own, which spares clearing the buckets and adding into them."""
@@ -113,10 +143,8 @@ class Step:
             if parameter.grad is None:
                 parameter.grad = zero
 
-    def _backward(
-        self, batch: Batch, own: slice, epoch: int, step: int, part: int
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Add the gradients of a part of the batch. Returns its summed loss and its number of right answers."""
+    def _backward(self, batch: Batch, own: slice, epoch: int, step: int, part: int) -> torch.Tensor:
+        """Add the gradients of a part of the share. Returns its summed loss and its number of right answers, float32 [2]."""
         recipe = self._recipe.train
         with self._spans("forward"):
             images, targets = self._augment(
@@ -129,7 +157,7 @@ class Step:
         with self._spans("backward"):
             # The sum over ranks of these is the mean over the global batch, however unequal the ranks' shares are.
             self._scaler.scale(loss_sum / batch.step_images).backward()  # type: ignore[no-untyped-call]
-        return loss_sum.detach(), targets.num_correct(scores.detach())
+        return torch.stack([loss_sum.detach(), targets.num_correct(scores.detach()).float()])
 
     def _update(self, step: int) -> None:
         set_learning_rate(self._optimizer, self._schedule(step), self._schedule.rmsprop_share(step))

@@ -139,21 +139,18 @@ class Trainer:
             lr = self._schedule(position.step)
             part_sizes = self._steps.part_sizes(step_in_epoch, self._engine.rank)
             loss_sum, correct, stops = self._step(
-                batch, part_sizes, position.epoch, position.step, self._should_stop()
+                batch, part_sizes, position.epoch, position.step, self._should_stop(), self._monitor.say
             )
             step_s = time.perf_counter() - start_s
             position.step += 1
             position.step_in_epoch += 1
-            position.loss_sum += loss_sum
-            position.correct += int(correct)
-            position.num_images += batch.step_images
             position.epoch_s += step_s
-            loss = loss_sum / batch.step_images
-            self._monitor.step(
-                position, loss, 100 * correct / batch.step_images, batch.step_images, lr, data_wait_s, step_s
-            )
-            if not np.isfinite(loss):
-                self._refuse_to_diverge(loss, lr)
+            if np.isfinite(loss_sum):  # else the step was skipped
+                position.loss_sum += loss_sum
+                position.correct += int(correct)
+                position.num_images += batch.step_images
+                loss, top1 = loss_sum / batch.step_images, 100 * correct / batch.step_images
+                self._monitor.step(position, loss, top1, batch.step_images, lr, data_wait_s, step_s)
             if stops:
                 batches.close()
                 return False
@@ -161,6 +158,8 @@ class Trainer:
             if every and position.step % every == 0 and position.step_in_epoch < self._steps.num_steps:
                 self._save()
                 self._model.train()
+        if position.num_images == 0:  # every step was skipped
+            self._refuse_to_diverge(float("nan"), self._schedule(position.step - 1))
         return True
 
     def _end_epoch(self, evaluation: Evaluation) -> None:

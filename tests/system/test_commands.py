@@ -189,7 +189,7 @@ def test_a_compiled_model_trains_and_a_missing_compiler_is_said_so(
     assert "set train.compile=false" in done.stderr.splitlines()[-1]
 
 
-@pytest.mark.parametrize("name", ["prepare", "train", "evaluate", "bench_train"])
+@pytest.mark.parametrize("name", ["prepare", "train", "evaluate", "bench_train", "doctor", "launch"])
 def test_help_needs_no_mpi_and_no_torch(name: str, tmp_path: Path) -> None:
     blocked = "import sys; sys.modules.update({'mpi4py': None, 'torch': None, 'numpy': None}); sys.argv = sys.argv[1:]; "
     script = REPOSITORY / "tools" / f"{name}.py"
@@ -202,7 +202,7 @@ def test_help_needs_no_mpi_and_no_torch(name: str, tmp_path: Path) -> None:
 
 
 def test_scripts_in_tools_are_the_subcommands(command: Command) -> None:
-    for name in ("prepare", "train", "evaluate", "bench_train"):
+    for name in ("prepare", "train", "evaluate", "bench_train", "doctor", "launch"):
         script = subprocess.run(
             [sys.executable, str(REPOSITORY / "tools" / f"{name}.py"), "-h"],
             capture_output=True,

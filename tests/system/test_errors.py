@@ -179,7 +179,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_a_reason(
         2,
     )
     done = command(*words, "--run", tmp_path / "run")
-    check_one_line(done, "the loss is", "step", "optim.lr_base")
+    check_one_line(done, "is not finite at step", "rank 0 on host", "output of", "optim.lr_base")
 
 
 def test_a_full_disk_ends_in_an_error_and_no_fragment(digits: Path, tmp_path: Path) -> None:

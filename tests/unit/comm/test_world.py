@@ -32,6 +32,6 @@ def test_copies_that_mpi_did_not_join_are_refused(name: str) -> None:
 def test_open_mpi_gets_its_flags_and_others_none() -> None:
     words, environment = mpiexec_command("/x/mpiexec", "mpiexec (Open MPI) 5.0.11", 3)
     assert words[:3] == ["/x/mpiexec", "-n", "3"]
-    assert ":OVERSUBSCRIBE" in words
+    assert "slot:OVERSUBSCRIBE" in words
     assert environment["OMPI_MCA_mpi_yield_when_idle"] == "1"
     assert mpiexec_command("/x/mpiexec", "HYDRA build details", 3) == (["/x/mpiexec", "-n", "3"], {})

@@ -1,0 +1,87 @@
+"""The command of ours that a job runs, as far as launch must understand it."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ddltrain.errors import LaunchError
+from ddltrain.launch.again import Batch
+
+COMMANDS = ("train", "evaluate", "bench-allreduce", "doctor")
+
+
+@dataclass(frozen=True)
+class Program:
+    """``COMMAND WORDS...``, checked.
+
+    Attributes:
+        data: the data set that every host must have; "" where none is known.
+        batch_per_rank, accumulate: of the recipe, for `train`; 0 else.
+        can_accumulate: whether recipes of this version have `train.accumulate`.
+    """
+
+    words: tuple[str, ...]
+    data: str = ""
+    batch_per_rank: int = 0
+    accumulate: int = 1
+    can_accumulate: bool = False
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether it has checkpoints to go on from."""
+        return self.words[0] == "train"
+
+    def command(self) -> list[str]:
+        """What each rank runs."""
+        return [sys.executable, "-m", "ddltrain", *self.words]
+
+    def going_on(self, batch: Batch) -> "Program":
+        """The same run from its last checkpoint, with the global batch shared in another way."""
+        words = [word for word in self.words if word != "--resume"]
+        if batch.batch_per_rank != self.batch_per_rank:
+            words.append(f"train.batch_per_rank={batch.batch_per_rank}")
+        if batch.accumulate != self.accumulate:
+            words.append(f"train.accumulate={batch.accumulate}")
+        return replace(
+            self,
+            words=(*words, "--resume"),
+            batch_per_rank=batch.batch_per_rank,
+            accumulate=batch.accumulate,
+        )
+
+
+def parse_program(words: Sequence[str]) -> Program:
+    """Understand what stands behind ``--``.
+
+    Raises:
+        LaunchError: none of our commands, or it starts ranks itself.
+        RecipeError: the recipe is wrong.
+    """
+    if not words or words[0] not in COMMANDS:
+        raise LaunchError(
+            f"behind -- stands what the ranks run: {', '.join(COMMANDS)}, such as `ddltrain launch --ranks 4 -- train RECIPE`"
+        )
+    if "--ranks" in words or any(word.startswith("--ranks=") for word in words):
+        raise LaunchError("--ranks belongs before the --: launch starts the ranks")
+    if words[0] != "train":
+        data = next(
+            (word.partition("=")[2] for word in words if word.startswith(("data=", "data.path="))), ""
+        )
+        return Program(tuple(words), data)
+    return _parse_train(words)
+
+
+def _parse_train(words: Sequence[str]) -> Program:
+    from ddltrain.cli import train
+    from ddltrain.recipe import read_recipe
+
+    parser = argparse.ArgumentParser(prog="ddltrain train")
+    train.add_arguments(parser)
+    args, rest = parser.parse_known_args(words[1:])
+    overrides = [*args.overrides, *(word for word in rest if "=" in word and not word.startswith("-"))]
+    recipe = read_recipe(args.recipe, overrides)
+    accumulate = vars(recipe.train).get("accumulate")
+    return Program(
+        tuple(words), recipe.data.path, recipe.train.batch_per_rank, accumulate or 1, accumulate is not None
+    )
