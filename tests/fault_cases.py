@@ -10,6 +10,8 @@ from pathlib import Path
 
 from fault_programs import MISMATCH
 
+from ddltrain.input.store import open_dataset
+
 # The emulated cluster that they are done on.
 CLUSTER = f"f{os.getpid()}"
 
@@ -69,11 +71,12 @@ def _damage(digits: Path, folder: Path) -> Path:
     """A copy of the data set with some pictures that do not decode."""
     copy = folder / "damaged"
     shutil.copytree(digits, copy)
+    store = open_dataset(copy).splits["train"]
+    images = [store[record].image for record in range(100, 200)]
     file = next(copy.glob("train*"))
     data = bytearray(file.read_bytes())
-    for place in range(len(data) // 2, len(data) // 2 + 50_000):
-        if data[place : place + 4] == b"\x89PNG":
-            data[place + 8 : place + 40] = bytes(32)
+    for image in images:
+        data[data.index(image)] ^= 0xFF
     file.write_bytes(data)
     return copy
 
