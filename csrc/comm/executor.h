@@ -66,6 +66,9 @@ class Executor {
   // submit and wait, without waking the background thread.
   void run(int64_t plan, void* data, int64_t count, DType dtype, ReduceOp op, Wire wire, std::string name);
 
+  // The time so far with an operation under way on this rank, waits for others included.
+  double busy_s();
+
   // Ends all operations with an error, from any thread.
   void abort(const std::string& reason);
 
@@ -100,6 +103,8 @@ class Executor {
   int64_t num_submitted_ = 0;
   std::string failure_;
   Backoff::Clock::time_point last_progress_;
+  Backoff::Clock::time_point busy_since_;
+  std::chrono::duration<double> busy_time_{0};
 
   std::mutex mutex_;
   std::atomic<int> num_entering_{0};

@@ -7,8 +7,6 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from ddltrain.comm.engine import Engine
-from ddltrain.comm.tuning import table
 from ddltrain.comm.world import World, agreed
 from ddltrain.errors import EXIT_STOPPED, RunError
 from ddltrain.input.images import decode_rgb
@@ -24,8 +22,16 @@ from ddltrain.train.position import Position
 from ddltrain.train.progress import Progress
 from ddltrain.train.report import REPORT_FILE, write_report
 from ddltrain.train.run_folder import CHECKPOINT_FOLDER, TUNING_FILE, RunFolder, run_facts
-from ddltrain.train.setup import build_checked_model, choose_device, make_decoder, open_data, set_threads
+from ddltrain.train.setup import (
+    build_checked_model,
+    choose_device,
+    make_decoder,
+    make_engine,
+    open_data,
+    set_threads,
+)
 from ddltrain.train.stop import StopRequest
+from ddltrain.train.summation import choose_ways, summary
 from ddltrain.train.trainer import Trainer
 
 
@@ -63,9 +69,7 @@ def run_job(
             folder = stack.enter_context(RunFolder(run, recipe, resume)) if world.rank == 0 else None
             newest = read_newest(folder.checkpoints, console.print) if folder and resume else None
         num_threads = set_threads(recipe, world)
-        engine = Engine(
-            world, algorithm=recipe.comm.algorithm, timeout_s=recipe.comm.timeout_s, check=recipe.comm.check
-        )
+        engine = make_engine(recipe, world)
         decoders = {
             split: stack.enter_context(make_decoder(recipe, store, split == "train", num_threads, device))
             for split, store in dataset.splits.items()
@@ -83,9 +87,9 @@ def run_job(
                 else Monitor()
             )
         stack.callback(monitor.close)
-        choices = engine.tune(world, trainer.buckets.flat, run / TUNING_FILE)
-        plans = _plans(engine, trainer.buckets.flat)
-        monitor.say([*notes, *_opening(recipe, facts, device, trainer.position), *table(choices), *plans])
+        choices = choose_ways(engine, world, trainer.buckets, run / TUNING_FILE)
+        ways = summary(engine, trainer.buckets, choices)
+        monitor.say([*notes, *_opening(recipe, facts, device, trainer.position), *ways])
         evaluation = trainer.run(monitor, should_stop)
         with agreed(world):
             if monitor.failed_save:
@@ -158,16 +162,6 @@ def _opening(recipe: Recipe, facts: dict[str, Any], device: torch.device, positi
     elif position.step:
         lines.append(f"going on at step {position.step} (epoch {position.epoch + 1})")
     return lines
-
-
-def _plans(engine: Engine, buckets: list[torch.Tensor]) -> list[str]:
-    """How the gradients are summed, one line for all buckets that are summed alike."""
-    ways = [engine.describe(bucket) for bucket in buckets]
-    return [
-        f"{len(group)} bucket(s) of up to {max(group) / (1 << 20):.1f} MiB: {way}"
-        for way in dict.fromkeys(ways)
-        if (group := [bucket.nbytes for bucket, own in zip(buckets, ways, strict=True) if own == way])
-    ]
 
 
 def _closing(run: Path, evaluation: Evaluation | None, position: Position, is_finished: bool) -> list[str]:

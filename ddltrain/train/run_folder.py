@@ -46,6 +46,7 @@ _FREE_KEYS = (
     "checkpoint.",
     "comm.timeout_s",
     "comm.check",
+    "comm.verify",
     "log.",
 )
 

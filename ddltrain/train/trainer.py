@@ -15,7 +15,6 @@ import torch
 import torch.nn.functional as F
 
 import ddltrain
-from ddltrain.comm.buckets import Buckets
 from ddltrain.comm.engine import Engine
 from ddltrain.errors import CheckpointError, DivergedError
 from ddltrain.input.loader import Batch, Decoder, train_plan
@@ -28,10 +27,11 @@ from ddltrain.train.evaluate import Evaluation, evaluate
 from ddltrain.train.inputs import Normalizer
 from ddltrain.train.monitor import Monitor
 from ddltrain.train.position import Position
+from ddltrain.train.setup import make_buckets
 from ddltrain.train.statistics import RunningStatistics
 
 # What rides along with the gradients: summed loss, right answers, and how many ranks were told to stop.
-_EXTRAS = ("loss_sum", "correct", "stops")
+EXTRAS = ("loss_sum", "correct", "stops")
 
 
 class Trainer:
@@ -62,7 +62,7 @@ class Trainer:
         for tensor in (*self._model.parameters(), *self._model.buffers()):
             engine.broadcast_(tensor)
         self._normalize = Normalizer(recipe.data, device, train.channels_last)
-        self.buckets = Buckets(self._model, engine, int(recipe.comm.bucket_mib * (1 << 20)), len(_EXTRAS))
+        self.buckets = make_buckets(recipe, self._model, engine, len(EXTRAS))
         self._statistics = RunningStatistics(self._model)
         self._optimizer = make_optimizer(self._model, recipe.optim)
         peak_lr = recipe.optim.lr_base * self._steps.global_batch / recipe.optim.lr_base_batch
@@ -128,6 +128,8 @@ class Trainer:
             position.correct += int(correct)
             position.num_images += batch.step_images
             position.epoch_s += step_s
+            position.comm_s += self.buckets.comm_s
+            position.comm_exposed_s += self.buckets.exposed_s
             loss = loss_sum / batch.step_images
             self._monitor.step(
                 position, loss, 100 * correct / batch.step_images, batch.step_images, lr, data_wait_s, step_s
@@ -144,7 +146,7 @@ class Trainer:
         return True
 
     def _train_step(self, batch: Batch, lr: float) -> tuple[float, float, float]:
-        """One update of the parameters. Returns `_EXTRAS`, summed over the ranks."""
+        """One update of the parameters. Returns `EXTRAS`, summed over the ranks."""
         recipe = self._recipe.train
         torch.manual_seed(
             step_seed(recipe.seed, self.position.step, self._engine.rank)
@@ -154,7 +156,7 @@ class Trainer:
         if len(batch.labels):  # a step of fewer images than ranks leaves some without
             extras[0], extras[1] = self._backward(batch)
         extras[2] = float(self._should_stop())
-        self.buckets.allreduce_(self._engine)
+        self.buckets.allreduce_()
         set_learning_rate(self._optimizer, lr)
         self._optimizer.step()
         loss, correct, stops = extras.tolist()
@@ -181,6 +183,7 @@ class Trainer:
         self._monitor.end_epoch(position, self._schedule(position.step - 1), evaluation)
         position.step_in_epoch, position.loss_sum, position.correct = 0, 0.0, 0
         position.num_images, position.epoch_s = 0, 0.0
+        position.comm_s, position.comm_exposed_s = 0.0, 0.0
         is_best, is_last = position.best_step == position.step, position.epoch == recipe.train.epochs
         if is_best or is_last or position.epoch % recipe.checkpoint.every_epochs == 0:
             self._save()
