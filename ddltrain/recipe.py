@@ -158,9 +158,11 @@ class CommRecipe:
         ),
         "auto",
     )
+    wire: str = key(one_of("fp32", "bf16", "fp16"), "fp32")
     timeout_s: float = key(above(0), 600.0)
     stall_report_s: float = key(above(0), 60.0)
     check: bool = key(ANY, False)
+    verify: bool = key(ANY, False)
 
 
 @dataclass(frozen=True)

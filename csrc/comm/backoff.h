@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <thread>
 
 namespace ddltrain {
@@ -21,9 +22,6 @@ class Backoff {
   // for a moment only: yielding costs little where the core is free, and spinning much where it is not.
   static constexpr Policy waiting{std::chrono::microseconds(1), std::chrono::microseconds(2000)};
   static constexpr Policy crowded{std::chrono::microseconds(0), std::chrono::microseconds(2000)};
-  // Beside a thread that computes, whose core this may be.
-  static constexpr Policy background{std::chrono::microseconds(10), std::chrono::microseconds(0)};
-
   explicit Backoff(Policy policy) : policy_(policy) {}
 
   void reset() { polls_ = 0; }
@@ -67,6 +65,29 @@ class Backoff {
   int polls_ = 0;
   Clock::time_point since_;
   std::chrono::nanoseconds sleep_ = shortest_sleep;
+};
+
+// How a thread polls beside one that computes, whose core this may be: it naps, so long that a few messages
+// come or go meanwhile. Shorter naps would cost more than the messages do (a timer's interrupt alone can take
+// 30 us on a virtual machine); longer ones would let links run dry.
+class Naps {
+ public:
+  // To be called after a fruitless poll, with the number of messages that came or went since the last nap.
+  void take(int64_t num_messages) {
+    if (num_messages > most_messages) nap_ /= 2;
+    if (num_messages < fewest_messages) nap_ = std::min(nap_ * 5 / 4 + step, longest);
+    if (nap_ < shortest) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(nap_);
+    }
+  }
+
+ private:
+  static constexpr int64_t fewest_messages = 4, most_messages = 8;  // of 16 each way, see executor.cpp
+  static constexpr std::chrono::nanoseconds step{1'000}, shortest{10'000}, longest{1'000'000};
+
+  std::chrono::nanoseconds nap_{20'000};
 };
 
 }  // namespace ddltrain

@@ -85,6 +85,7 @@ void bind_executor(py::module_& module) {
       .def_property_readonly("has_windows", [](const Executor& self) { return self.host().has_windows(); })
       .def_property_readonly("window_error", [](const Executor& self) { return self.host().window_error(); })
       .def_property_readonly("has_background", &Executor::has_background)
+      .def_property_readonly("busy_s", &Executor::busy_s)
       .def("allocate", &Executor::allocate, "bytes"_a, Release())
       .def(
           "in_window",

@@ -16,6 +16,8 @@ namespace {
 // Enough to keep a link busy; more would only lengthen the queues that a late, urgent operation has to pass.
 constexpr MessageLimits message_limits{16, 16};
 
+using seconds = std::chrono::duration<double>;
+
 bool may_call_from_any_thread() {
   int level = MPI_THREAD_SINGLE;
   check_mpi(MPI_Query_thread(&level));
@@ -115,6 +117,7 @@ int64_t Executor::enqueue(int64_t plan, void* data, int64_t count, DType dtype, 
     if (!window || !host_.has_windows())
       throw std::invalid_argument("the plan needs data in a shared window");
   }
+  if (!busy()) busy_since_ = Backoff::Clock::now();
   queue_.push_back({&own, static_cast<std::byte*>(data), count, dtype, op, wire, priority, std::move(name),
                     num_submitted_, std::move(window)});
   return num_submitted_++;
@@ -131,6 +134,11 @@ bool Executor::test(int64_t number) {
   if (!is_done(number) && !thread_.joinable()) progress();
   throw_failure();
   return is_done(number);
+}
+
+double Executor::busy_s() {
+  const Lock lock = enter();
+  return busy_time_.count() + (busy() ? seconds(Backoff::Clock::now() - busy_since_).count() : 0);
 }
 
 void Executor::abort(const std::string& reason) {
@@ -174,6 +182,7 @@ void Executor::fail(const std::string& reason) {
 // One round over everything that is in flight; returns whether anything happened. Needs the lock.
 bool Executor::progress() {
   bool progressed = false;
+  const bool was_busy = busy();
   try {
     if (!queue_.empty()) start_queued();
     if (!transport_.idle()) {
@@ -189,6 +198,7 @@ bool Executor::progress() {
   } catch (const std::exception& error) {
     fail(error.what());
   }
+  if (was_busy && !busy()) busy_time_ += Backoff::Clock::now() - busy_since_;
   return progressed;
 }
 
@@ -242,17 +252,26 @@ void Executor::run_background() {
 #if defined(__linux__)
   prctl(PR_SET_TIMERSLACK, 1000);  // short sleeps; a refusal only makes them longer
 #endif
-  Backoff backoff(Backoff::background);
+  const auto is_wanted = [this] { return busy() && num_waiting_ == 0 && !failed(); };
+  Naps naps;
+  int64_t num_seen = 0;
   Lock lock(mutex_);
-  while (true) {
-    wake_.wait(lock, [this] { return stops_ || (busy() && num_waiting_ == 0 && !failed()); });
-    if (stops_) return;
-    if (progress()) backoff.reset();
+  while (!stops_) {
+    if (!is_wanted()) {
+      wake_.wait(lock, [&] { return stops_ || is_wanted(); });
+      naps = {};
+      continue;
+    }
+    const bool progressed = progress();
+    const int64_t num_messages = transport_.num_finished() - num_seen;
     lock.unlock();
-    const bool gave_up_core = backoff.pause();
+    if (!progressed) {
+      naps.take(num_messages);
+      num_seen += num_messages;
+    }
     while (num_entering_ > 0) std::this_thread::yield();
     lock.lock();
-    if (gave_up_core) check_others();
+    if (!progressed) check_others();
   }
 }
 

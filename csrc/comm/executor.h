@@ -70,6 +70,9 @@ class Executor {
   // How long no operation has got on, in seconds, and what the first of them waits for; 0 and "" where none
   // is in flight. From any thread.
   std::pair<double, std::string> waiting();
+  // The time so far with an operation under way on this rank, waits for others included.
+  double busy_s();
+
   // Ends all operations with an error, from any thread.
   void abort(const std::string& reason);
 
@@ -105,6 +108,8 @@ class Executor {
   int64_t num_submitted_ = 0;
   std::string failure_;
   Backoff::Clock::time_point last_progress_;
+  Backoff::Clock::time_point busy_since_;
+  std::chrono::duration<double> busy_time_{0};
 
   std::mutex mutex_;
   std::atomic<int> num_entering_{0};

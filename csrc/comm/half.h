@@ -47,4 +47,17 @@ struct BFloat16 {
   return {static_cast<uint16_t>(sign | (magnitude >= 0x47800000 ? special : finite))};
 }
 
+// The largest finite values.
+constexpr float largest(Float16) { return 65504.0f; }
+constexpr float largest(BFloat16) { return 0x1.fep127f; }
+
+// For a value on its way: one that is finite stays so, at the largest if it is beyond.
+template <typename T>
+[[gnu::always_inline]] inline T narrow_for_wire(float value) {
+  const float upper = value > largest(T{}) ? largest(T{}) : value;
+  const float bounded = upper < -largest(T{}) ? -largest(T{}) : upper;
+  const bool is_infinite = (std::bit_cast<uint32_t>(value) & 0x7fffffff) == 0x7f800000;
+  return narrow(is_infinite ? value : bounded, T{});
+}
+
 }  // namespace ddltrain

@@ -126,7 +126,7 @@ struct Scale {
 template <typename T>
 struct Round {
   [[gnu::always_inline]] static void run(float* own, int64_t count) {
-    for (int64_t i = 0; i < count; ++i) own[i] = widen(narrow(own[i], T{}));
+    for (int64_t i = 0; i < count; ++i) own[i] = widen(narrow_for_wire<T>(own[i]));
   }
 };
 
@@ -136,7 +136,7 @@ struct Pack {
     float* __restrict a = own;
     T* __restrict out = static_cast<T*>(packed);
     for (int64_t i = 0; i < count; ++i) {
-      out[i] = narrow(a[i], T{});
+      out[i] = narrow_for_wire<T>(a[i]);
       a[i] = widen(out[i]);
     }
   }

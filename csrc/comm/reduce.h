@@ -33,7 +33,8 @@ void reduce_ranks(std::span<std::byte* const> sources, std::span<std::byte* cons
 // data = data * factor, for floating-point dtypes.
 void scale(void* data, int64_t count, DType dtype, double factor);
 
-// Rounds `own` to 16 bits, in place and into `packed`, so that sender and receiver hold the same value.
+// Rounds `own` to 16 bits, in place and into `packed`, so that sender and receiver hold the same value. What
+// is finite stays so.
 void pack(float* own, void* packed, int64_t count, Wire wire);
 // The same, in place only.
 void round_to(float* own, int64_t count, Wire wire);

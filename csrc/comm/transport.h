@@ -50,6 +50,8 @@ class Transport {
 
   void send(const Message& message, const void* data, int tag);
   void receive(const Message& message, void* data, int tag);
+  // Messages that have come or gone so far.
+  int64_t num_finished() const { return num_finished_; }
   bool idle() const { return requests_.empty(); }
   // Hands every message that is done to `finish`; returns whether there was one.
   template <typename Finish>
@@ -57,6 +59,7 @@ class Transport {
     const int num_done = test_some();
     for (int i = 0; i < num_done; ++i) finish(take_done(i));
     if (num_done > 0) compact();
+    num_finished_ += num_done;
     return num_done > 0;
   }
   // Forgets all messages. The communicator cannot be used after that.
@@ -70,6 +73,7 @@ class Transport {
   OwnComm comm_;
   int slot_bits_ = 0;
   int signature_bits_ = 0;
+  int64_t num_finished_ = 0;
   StagingPool staging_;
   std::vector<int> sends_to_;
   std::vector<MPI_Request> requests_;

@@ -15,6 +15,7 @@ from ddltrain.bench.floors import Place, find_place
 from ddltrain.bench.table import Row
 from ddltrain.bench.timing import Buffers, cases_of, time_cases
 from ddltrain.comm.engine import Engine
+from ddltrain.comm.tuning import table as table_of_choices
 from ddltrain.comm.world import World, agreed
 from ddltrain.errors import CommError
 
@@ -65,6 +66,10 @@ def run_bench(options: Options, world: World, console: "Console", should_stop: "
             console.print(text, soft_wrap=True, markup=False)
 
     say(f"{place.description}; floor: {place.describe_floor()}")
+    if engine and "auto" in options.algorithms:
+        buffers = [shared.target[: size // 4 * 4].view(torch.float32) for size in options.sizes_bytes]
+        for line in table_of_choices(engine.tune(world, buffers)):
+            say(line)
     say(f"medians of {options.num_rounds} rounds of the slowest rank\n{table.header()}")
     rows: list[Row] = []
     for size_bytes in options.sizes_bytes:
@@ -74,6 +79,8 @@ def run_bench(options: Options, world: World, console: "Console", should_stop: "
                 "\n".join(table.lines(fresh))
                 or f"{size_bytes} B of {dtype}: no algorithm offers {options.op}"
             )
+            if verdict := table.auto_against_best(fresh):
+                say(verdict)
         if world.comm.bcast(should_stop()):
             break
     _close(options.algorithms)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
-from ddltrain.bench.contenders import DTYPES
+from ddltrain.bench.contenders import DTYPES, OWN
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,16 @@ def header() -> str:
 def lines(rows: Sequence[Row]) -> list[str]:
     """One line for each pair of rows, out of place and in place, of an algorithm, size and dtype."""
     return [_line(out, within) for out, within in zip(rows[::2], rows[1::2], strict=True)]
+
+
+def auto_against_best(rows: Sequence[Row]) -> str:
+    """One line that holds "auto" against the quickest of the engine's other algorithms and MPI's, in place; empty without these."""
+    times_s = {row.algorithm: row.time_s for row in rows if row.in_place and row.algorithm in (*OWN, "mpi")}
+    auto_s = times_s.pop("auto", None)
+    if auto_s is None or not times_s:
+        return ""
+    best = min(times_s, key=times_s.__getitem__)
+    return f"{'':22}auto / {best}, the quickest single one: {auto_s / times_s[best]:.3f}"
 
 
 def _line(out: Row, within: Row) -> str:

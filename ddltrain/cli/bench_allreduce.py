@@ -2,6 +2,9 @@
 
 Every algorithm is timed once a round, in turn; the figure is the median over rounds of the slowest rank's time. Results are checked.
 algbw is the size over the time; busbw is algbw 2(p-1)/p (p ranks), what a rank's link carries at least; ratio is the time over the floor.
+
+With --overlap, 4 all-reduces of the last size run beside matrix products of one thread: hidden is the part of the shorter of the two that
+costs no time, and processor the processor time that the all-reduces took.
 """
 
 import argparse
@@ -43,6 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of a host's links in each direction, such as 10gbit, for the floor (default: measured, or as the emulated cluster says)",
     )
     parser.add_argument("--hosts", type=int, metavar="N", help="for the floor (default: the host names)")
+    parser.add_argument(
+        "--overlap", action="store_true", help="measure how much of the communication hides behind computing"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
     parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw times over sizes there")
     add_ranks_argument(parser)
@@ -57,6 +63,10 @@ def run(args: argparse.Namespace) -> int:
     if from_here:
         check_options(options)
         return start_again_on_ranks(args.ranks, ["bench-allreduce", *_words(args)])
+    if args.overlap:
+        from ddltrain.bench.overlap import run_overlap
+
+        return run_on_ranks(lambda world, console: run_overlap(options, world, console))
     should_stop = StopRequest()
     return run_on_ranks(lambda world, console: run_bench(options, world, console, should_stop))
 
@@ -85,6 +95,7 @@ def _words(args: argparse.Namespace) -> list[str]:
     words = ["-b", args.begin, "-e", args.end, "-f", str(args.factor)]
     words += ["-w", str(args.warmups), "-n", str(args.rounds), "--op", args.op]
     words += ["--algorithms", args.algorithms, "--dtypes", args.dtypes]
+    words += ["--overlap"] if args.overlap else []
     for flag in ("rate", "hosts", "json", "plot"):
         if (value := getattr(args, flag)) is not None:
             words += [f"--{flag}", str(value)]

@@ -42,6 +42,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="print the learning rate over the run for this data set and number of ranks, and end",
     )
+    parser.add_argument(
+        "--show-plan",
+        action="store_true",
+        help="print how the gradients would be summed, bucket by bucket, and end without training",
+    )
     add_ranks_argument(parser)
 
 
@@ -57,10 +62,13 @@ def run(args: argparse.Namespace) -> int:
     from ddltrain.comm.world import World, agreed
     from ddltrain.recipe import read_recipe
     from ddltrain.train.job import run_job
+    from ddltrain.train.summation import show_plan
 
     def job(world: World, console: Console) -> int:
         with agreed(world):
             recipe = read_recipe(args.recipe, args.overrides)
+        if args.show_plan:
+            return show_plan(recipe, _folder(args), world, console)
         return run_job(recipe, _folder(args), args.resume, world, console, should_stop, args.timeline)
 
     return run_on_ranks(job)
@@ -73,9 +81,13 @@ def _start(args: argparse.Namespace) -> int:
 
     from ddltrain.train.job import check_job
 
-    check_job(recipe, _folder(args), args.resume, args.ranks)
-    flags = ["--run", str(_folder(args)), *(["--resume"] if args.resume else [])]
+    flags = ["--run", str(_folder(args))]
+    flags += ["--resume"] if args.resume else []
     flags += ["--timeline"] if args.timeline else []
+    if args.show_plan:
+        flags += ["--show-plan"]
+    else:
+        check_job(recipe, _folder(args), args.resume, args.ranks)
     return start_again_on_ranks(args.ranks, ["train", str(args.recipe), *args.overrides, *flags])
 
 

@@ -1,58 +1,162 @@
-"""Gradients in flat buckets, the unit that is handed to an all-reduce.
+"""Gradients in flat buckets, the unit that is handed to an all-reduce, which begins while backward still computes others.
 
     parameters in reverse order (about the order in which backward finishes them)
     [ fc.bias fc.weight layer4... ][ ...layer2... ][ ...conv1.weight | extras ]
       bucket 0                       bucket 1        bucket 2
 
+    backward  ████████████████████████████████████
+    bucket 0           └─ all-reduce ─┐                  a hook on each parameter counts its bucket down
+    bucket 1                     └─ all-reduce ─┐
+    bucket 2                                    └─ all-reduce ─┐
+                                              wait: exposed ◄──►
+
 Every parameter's `.grad` is a view of its bucket, so backward writes where the all-reduce reads, and nothing is copied. The last
-bucket ends in a few extra numbers (the step's loss, counts and the stop flag), which so cost no message of their own.
+bucket ends in a few extra numbers (the step's loss, counts and the stop flag), which so cost no message of their own. Where gradients
+travel in 16 bits, the extras are a bucket of their own that does not.
+
+All ranks must start their all-reduces in one order, whatever they compute: that of the buckets in the first step, and from then on the
+one in which rank 0 filled them there. A bucket that is full early waits for its predecessors. What is not full when backward ends (unused
+parameters, a rank without images) is sent then, as it is. Which elements share a bucket never changes, nor do results depend on the order.
 """
+
+import time
+from collections.abc import Callable
 
 import torch
 from torch import nn
 
 from ddltrain.comm.engine import Engine
+from ddltrain.comm.handle import Handle
 
 
 class Buckets:
     """Owns the gradients of a model and sums them over ranks.
 
     Attributes:
+        flat: the buckets, float32.
+        wires: the 16-bit format in which each is sent, or None.
+        holds_back: while true, backward only adds gradients up, since more are to come in this step.
         extras: float32 [num_extras], summed along with the gradients; sums of counts are exact up to 2^24.
+        comm_s: the time in the newest step, in seconds, with an all-reduce under way on this rank.
+        exposed_s: the part of it behind backward, in `allreduce_`.
     """
 
-    def __init__(self, model: nn.Module, engine: Engine, bucket_bytes: int, num_extras: int) -> None:
-        """Collective: on the CPU the buckets lie in memory that the ranks of a host share."""
-        parameters = [
-            parameter for parameter in reversed(list(model.parameters())) if parameter.requires_grad
-        ]
-        groups: list[list[nn.Parameter]] = [[]]
-        filled_bytes = 0
-        for parameter in parameters:
-            size_bytes = parameter.numel() * 4
-            if groups[-1] and filled_bytes + size_bytes > bucket_bytes:
-                groups.append([])
-                filled_bytes = 0
-            groups[-1].append(parameter)
-            filled_bytes += size_bytes
+    def __init__(
+        self,
+        model: nn.Module,
+        engine: Engine,
+        bucket_bytes: int,
+        num_extras: int,
+        wire: str | None = None,
+    ) -> None:
+        """Collective: on the CPU the buckets lie in memory that the ranks of a host share.
+
+        Args:
+            wire: "bf16" or "fp16" sends gradients in 16 bits between hosts.
+        """
+        groups = _group(
+            [parameter for parameter in model.parameters() if parameter.requires_grad], bucket_bytes
+        )
         counts = [sum(parameter.numel() for parameter in group) for group in groups]
-        device = parameters[0].device if parameters else torch.device("cpu")
-        self.flat = [
-            _zeros(count + (num_extras if group is groups[-1] else 0), device, engine)
-            for group, count in zip(groups, counts, strict=True)
-        ]
+        self.wires = [wire] * len(groups)
+        if wire:
+            groups.append([])
+            counts.append(0)
+            self.wires.append(None)
+        device = groups[0][0].device if groups[0] else torch.device("cpu")
+        sizes = [*counts[:-1], counts[-1] + num_extras]
+        self.flat = [_zeros(size, device, engine) for size in sizes]
         self.extras = self.flat[-1][counts[-1] :]
-        for bucket, group in zip(self.flat, groups, strict=True):
+        self.comm_s = self.exposed_s = 0.0
+        self._engine = engine
+        self.num_parameters = [len(group) for group in groups]
+        self._order = list(range(len(groups)))
+        self._is_first_step = True
+        self._start_step()
+        for index, (bucket, group) in enumerate(zip(self.flat, groups, strict=True)):
             _point_gradients_into(bucket, group)
+            if engine.world_size > 1:
+                for parameter in group:
+                    parameter.register_post_accumulate_grad_hook(self._counter_of(index))  # type: ignore[no-untyped-call]
 
     def zero_(self) -> None:
-        """Set all gradients and extras to zero."""
+        """Set all gradients and extras to zero. To be called before each step."""
         torch._foreach_zero_(self.flat)
+        self._start_step()
 
-    def allreduce_(self, engine: Engine) -> None:
-        """Replace gradients and extras by their sums over all ranks. Collective."""
-        for index, bucket in enumerate(self.flat):
-            engine.allreduce_(bucket, name=f"bucket {index}")
+    def allreduce_(self) -> None:
+        """Replace gradients and extras by their sums over all ranks; to be called after backward. Collective."""
+        start_s = time.perf_counter()
+        self._submit(len(self.flat))
+        for handle in self._handles:
+            handle.wait()
+        self.exposed_s = time.perf_counter() - start_s
+        self.comm_s = self._engine.busy_s - self._busy_before_s
+        if self._is_first_step:
+            self._is_first_step = False
+            self._agree_on_order()
+
+    def _start_step(self) -> None:
+        self.holds_back = False
+        self._missing = self.num_parameters.copy()
+        self._filled: list[int] = []
+        self._num_submitted = 0
+        self._busy_before_s = self._engine.busy_s
+        self._handles: list[Handle] = []
+
+    def _counter_of(self, index: int) -> Callable[[torch.Tensor], None]:
+        def count_down(_: torch.Tensor) -> None:
+            if self.holds_back:
+                return
+            self._missing[index] -= 1
+            if self._missing[index]:
+                return
+            self._filled.append(index)
+            self._submit(self._num_full())
+
+        return count_down
+
+    def _num_full(self) -> int:
+        """How many buckets can go, in order, before backward ends; never the last one, whose extras may be missing."""
+        for place, index in enumerate(self._order[:-1]):
+            if self._missing[index]:
+                return place
+        return len(self._order) - 1
+
+    def _submit(self, end: int) -> None:
+        """Start the all-reduces of the buckets up to the place `end` in the order, those that can go by themselves at once."""
+        for index in self._order[self._num_submitted : end]:
+            bucket, wire, name = self.flat[index], self.wires[index], f"bucket {index}"
+            if self._engine.overlaps(bucket, wire):
+                self._handles.append(self._engine.allreduce_async(bucket, wire=wire, name=name))
+            elif end < len(self.flat):
+                return
+            else:
+                self._engine.allreduce_(bucket, wire=wire, name=name)
+            self._num_submitted += 1
+
+    def _agree_on_order(self) -> None:
+        """Take rank 0's order of filling, the bucket with the extras last. Collective."""
+        if self._engine.world_size > 1 and len(self.flat) > 2:
+            last = len(self.flat) - 1
+            seen = [index for index in self._filled if index != last]
+            unfilled = [index for index in range(last) if index not in seen]
+            order = self._engine.broadcast_(torch.tensor([*seen, *unfilled, last]))
+            self._order = order.tolist()
+
+
+def _group(parameters: list[nn.Parameter], bucket_bytes: int) -> list[list[nn.Parameter]]:
+    """The parameters in reverse order, cut into groups of at most so many bytes, or of one parameter."""
+    groups: list[list[nn.Parameter]] = [[]]
+    filled_bytes = 0
+    for parameter in reversed(parameters):
+        size_bytes = parameter.numel() * 4
+        if groups[-1] and filled_bytes + size_bytes > bucket_bytes:
+            groups.append([])
+            filled_bytes = 0
+        groups[-1].append(parameter)
+        filled_bytes += size_bytes
+    return groups
 
 
 def _zeros(count: int, device: torch.device, engine: Engine) -> torch.Tensor:

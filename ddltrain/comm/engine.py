@@ -1,16 +1,11 @@
 """The one door through which tensors travel between ranks.
 
-    allreduce_  ─►  algorithm  ─►  plan (cached by size)  ─►  executor in C++ (GIL released)
-
-    "auto": what `tune` found quickest for buffers of about this size; before it was asked
-
-    buffers in shared windows   one host: shared_memory     several hosts: hierarchical
-    other buffers               small: the MPI library's own (16-bit and async: halving_doubling)     large: ring
+    allreduce_  ─►  selection of an algorithm  ─►  plan (cached by size)  ─►  executor in C++ (GIL released)
 
 Tensors here may as well be NumPy arrays. All ranks call the same methods in the same order with equal shapes and dtypes.
 """
 
-import math
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -20,18 +15,16 @@ import torch
 from numpy.typing import NDArray
 
 from ddltrain.comm.collectives import part_of
+from ddltrain.comm.fusion import Fusion
 from ddltrain.comm.handle import Handle
-from ddltrain.comm.plans import PLANNERS
+from ddltrain.comm.selection import MPI_OWN, Selection
 from ddltrain.comm.tuning import Choice, load, measure, save
 from ddltrain.comm.waits import waiting
+from ddltrain.comm.way import Way
 from ddltrain.comm.world import World, agreed
-from ddltrain.errors import CommError
 
 # MPI counts in 32-bit integers, and libraries have had faults near that limit: stay well below it.
 MAX_MESSAGE_BYTES = 1 << 28
-
-# Up to here the number of rounds counts, beyond it the bytes that a rank sends.
-_SMALL_BYTES = 64 << 10
 
 Buffer = TypeVar("Buffer", torch.Tensor, NDArray[np.generic])
 
@@ -54,37 +47,30 @@ class Engine:
         use_windows: bool = True,
         ranks_per_host: int = 0,
         check: bool = False,
+        verify: bool = False,
     ) -> None:
         """Collective: duplicates the world's communicator.
 
         Args:
             segment_bytes: of a message of a plan. If None, what suits the network, or one host.
-            algorithm: a planner, "mpi" for the library's own all-reduce, or "auto" (see the top of this module).
+            algorithm: a planner, "mpi" for the library's own all-reduce, or "auto" (see `Selection`).
             timeout_s: how long an operation may make no progress.
-            check: compare every result of `allreduce_` with that of the MPI library, and raise where they differ.
             ranks_per_host: if not 0, so many ranks of a host count as a host of their own (one for each socket, say).
+            check: compare every result of `allreduce_` with that of the MPI library, and raise where they differ.
+            verify: prove every plan before it is first used (`ddltrain.comm.verify`): seconds for many ranks.
 
         Raises:
             CommError: the extension was built for another MPI than mpi4py's, or the algorithm does not exist.
         """
         from mpi4py import MPI  # first, so that the extension binds to the MPI library that mpi4py loaded
 
-        from ddltrain.comm import _engine
-        from ddltrain.comm.runner import Runner
+        from ddltrain.comm.runner import Runner, check_library
 
-        built, loaded = _engine.mpi_library_version(), MPI.Get_library_version()
-        if built != loaded:
-            raise CommError(
-                f"the extension runs on '{built.strip()}' but mpi4py on '{loaded.strip()}'; build again with MPICC set to the MPI of mpi4py"
-            )
-        if algorithm not in (*PLANNERS, "mpi", "auto"):
-            raise CommError(
-                f"algorithm '{algorithm}' does not exist: take auto, mpi or one of {', '.join(PLANNERS)}"
-            )
-        self._algorithm = algorithm
+        check_library()
         self._checks = check
-        self._choices: list[Choice] = []
+        self._blocked_s = 0.0
         self._staging: dict[tuple[int, torch.dtype], torch.Tensor] = {}
+        self._fusion = Fusion(self.allocate)
         self._runner = Runner(
             MPI._addressof(world.comm),
             max_message_bytes,
@@ -92,7 +78,9 @@ class Engine:
             timeout_s,
             use_windows,
             ranks_per_host,
+            verify,
         )
+        self._selection = Selection(self._runner.topology, algorithm)
         self.rank = self._runner.rank
         self.world_size = self._runner.world_size
         self.topology = self._runner.topology
@@ -133,14 +121,16 @@ class Engine:
             return tensor
         host = whole if whole.is_cpu else self._staged(whole)
         in_window = self._runner.in_window(host)
-        chosen = self._choose(host, algorithm or self._algorithm, in_window)
+        chosen = self._selection.choose(host, in_window, wire, algorithm)
         before = host.clone() if self._checks else None
-        if chosen == "mpi":
+        if chosen == MPI_OWN:
+            start_s = time.perf_counter()
             self._runner.allreduce_by_mpi(host, op)
+            self._blocked_s += time.perf_counter() - start_s
         else:
             self._runner.run(host, chosen, in_window, op, wire, name)
         if before is not None:
-            self._compare(host, before, op, wire, f"{chosen} {name}".strip())
+            self._runner.compare(host, before, op, wire, f"{chosen} {name}".strip())
         if host is not whole:
             whole.copy_(host)
         return tensor
@@ -156,7 +146,8 @@ class Engine:
     ) -> Handle:
         """Start what `allreduce_` does, and return at once. Collective.
 
-        Several may be under way; those of higher priority, then the older ones, go first. Takes CPU tensors only.
+        Several may be under way; those of higher priority, then the older ones, go first. Takes CPU tensors only. Instead of the MPI
+        library's own all-reduce, which would block, it takes halving_doubling. Results are not checked.
         """
         whole = _tensor_of(tensor)
         self._runner.check(whole, op, wire)
@@ -165,10 +156,31 @@ class Engine:
         if self.world_size == 1 or not whole.numel():
             return Handle(lambda: None, lambda: True, whole)
         in_window = self._runner.in_window(whole)
-        chosen = self._choose(whole, algorithm or self._algorithm, in_window)
-        if chosen == "mpi":  # would block
+        chosen = self._selection.choose(whole, in_window, wire, algorithm)
+        if chosen == MPI_OWN:  # would block
             chosen = "halving_doubling"
         return self._runner.submit(whole, chosen, in_window, op, wire, name, priority)
+
+    def allreduce_many_(
+        self,
+        tensors: Sequence[Buffer],
+        op: str = "sum",
+        wire: str | None = None,
+        algorithm: str | None = None,
+        name: str = "",
+    ) -> Sequence[Buffer]:
+        """Replace each of `tensors` by its reduction over all ranks, in place. Collective.
+
+        What `allreduce_` does for each, but small neighbours of one dtype travel together, which is many times quicker. The arguments are
+        those of `allreduce_`; the tensors may be of several dtypes and, if small, not contiguous.
+        """
+        whole = [_tensor_of(tensor) for tensor in tensors]
+        for tensor in whole:
+            self._runner.check(tensor.new_empty(0), op, wire)
+        if self.world_size == 1:
+            return tensors
+        self._fusion.allreduce_(whole, lambda tensor: self.allreduce_(tensor, op, wire, algorithm, name))
+        return tensors
 
     def reduce_scatter(
         self, tensor: torch.Tensor | NDArray[np.generic], op: str = "sum", name: str = ""
@@ -210,14 +222,22 @@ class Engine:
             shared.numpy()[:] = memoryview(data)
         return self.broadcast_(shared).numpy().tobytes()
 
-    def tune(self, world: World, buffers: Sequence[torch.Tensor], file: Path | None = None) -> list[Choice]:
-        """Find the quickest algorithm for each of `buffers`, whose content is lost, and use it for buffers like them from now on.
+    def tune(
+        self,
+        world: World,
+        buffers: Sequence[torch.Tensor],
+        file: Path | None = None,
+        wire: str | None = None,
+    ) -> list[Choice]:
+        """Find the quickest algorithms for `buffers`, whose content is lost, and use them for buffers like these from now on.
 
-        Collective. On one host windows always win, so nothing is measured, and runs stay the same to the bit.
+        Collective. Sizes close to each other are measured once. In windows on one host shared memory always wins: nothing is measured, and
+        runs stay the same to the bit.
 
         Args:
             file: where choices for this place are taken from; where there are none, they are measured and kept there. Rank 0 reads and
                 writes it.
+            wire: in which `allreduce_` is going to send.
 
         Returns:
             The choices; none where there is nothing to choose.
@@ -225,44 +245,56 @@ class Engine:
         Raises:
             CommError: the file is no tuning file.
         """
-        if self._algorithm != "auto" or len(self.topology.hosts) == 1:
+        wanted = self._selection.to_measure(buffers, [self._runner.in_window(buffer) for buffer in buffers])
+        if not wanted:
             return []
         with agreed(world):
-            kept = load(file, self.place()) if file and self.rank == 0 else []
-        wanted = {
-            (buffer.nbytes, self._runner.in_window(buffer)): buffer for buffer in buffers if buffer.numel()
-        }
+            kept = load(file, self.place(wire)) if file and self.rank == 0 else []
         choices: list[Choice] = world.comm.bcast(kept)
-        if {(choice.size_bytes, choice.in_window) for choice in choices} < wanted.keys():
+        if not wanted.keys() <= {(choice.size_bytes, choice.in_window) for choice in choices}:
             choices = [
-                measure(world, buffer, in_window, self._candidates(in_window), self._sum)
+                measure(
+                    world,
+                    buffer,
+                    in_window,
+                    self._selection.candidates(),
+                    lambda tensor, algorithm: self.allreduce_(tensor, wire=wire, algorithm=algorithm),
+                )
                 for (_, in_window), buffer in sorted(wanted.items(), key=lambda item: item[0])
             ]
             with agreed(world):
                 if file and self.rank == 0:
-                    save(file, self.place(), choices)
-        self._choices = choices
+                    save(file, self.place(wire), choices)
+        self._selection.learn(choices, wire)
         return choices
 
-    def place(self) -> str:
-        """What a choice of algorithm hangs on: the MPI library, and how many ranks are on each host."""
+    def place(self, wire: str | None = None) -> str:
+        """What a choice of algorithm hangs on: the MPI library, how many ranks are on each host, and what is sent."""
         from mpi4py import MPI
 
         sizes = " ".join(str(len(host)) for host in self.topology.hosts)
-        return f"{MPI.Get_library_version().split(',')[0].strip()}; ranks by host: {sizes}"
+        sent = f"; sent as {wire}" if wire else ""
+        return f"{MPI.Get_library_version().split(',')[0].strip()}; ranks by host: {sizes}{sent}"
 
-    def describe(self, tensor: torch.Tensor) -> str:
-        """In words, how `allreduce_` would sum a CPU tensor of this size and place."""
-        if self.world_size == 1:
-            return "nothing is sent: one rank"
+    def way_of(self, tensor: torch.Tensor, wire: str | None = None) -> Way:
+        """How `allreduce_` would sum this CPU tensor."""
         in_window = self._runner.in_window(tensor)
-        chosen = self._choose(tensor, self._algorithm, in_window)
-        how = (
-            "the MPI library's own all-reduce"
-            if chosen == "mpi"
-            else self._runner.describe(tensor, chosen, in_window)
-        )
-        return f"{chosen} ({how}), {'in a shared window' if in_window else 'in private memory'}"
+        return self._runner.way(tensor, self._selection.choose(tensor, in_window, wire), in_window, wire)
+
+    def describe(self, tensor: torch.Tensor, wire: str | None = None) -> str:
+        """The same in words."""
+        return self.way_of(tensor, wire).words()
+
+    def overlaps(self, tensor: torch.Tensor, wire: str | None = None) -> bool:
+        """Whether `allreduce_async` would do for a tensor what `allreduce_` does, and get on with it while nobody waits."""
+        if self.world_size == 1 or not tensor.is_cpu or self._checks or not self._runner.has_background:
+            return False
+        return self._selection.choose(tensor, self._runner.in_window(tensor), wire) != MPI_OWN
+
+    @property
+    def busy_s(self) -> float:
+        """The time so far, in seconds, with an all-reduce under way on this rank, waits for other ranks included."""
+        return self._runner.busy_s + self._blocked_s
 
     def waiting(self) -> tuple[float, str]:
         """How long the operations under way have not got on, in seconds, and what the first waits for; 0 and "" without any."""
@@ -278,45 +310,6 @@ class Engine:
         if key not in self._staging:
             self._staging[key] = torch.empty(tensor.numel(), dtype=tensor.dtype, pin_memory=True)
         return self._staging[key].view_as(tensor).copy_(tensor)
-
-    def _sum(self, tensor: torch.Tensor, algorithm: str) -> None:
-        self.allreduce_(tensor, algorithm=algorithm)
-
-    def _candidates(self, in_window: bool) -> list[str]:
-        """What is worth measuring between hosts."""
-        several = any(len(host) > 1 for host in self.topology.hosts)
-        return [
-            name
-            for name in (*PLANNERS, "mpi")
-            if name != "shared_memory" and (name != "hierarchical" or several or in_window)
-        ]
-
-    def _compare(
-        self, result: torch.Tensor, before: torch.Tensor, op: str, wire: str | None, what: str
-    ) -> None:
-        self._runner.allreduce_by_mpi(before, op)
-        digits = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
-        tolerance = 5e-2 if wire else digits.get(result.dtype, 0.0)
-        ours, theirs = result.double(), before.double()
-        scale = float(theirs.abs().max())
-        if not torch.allclose(ours, theirs, rtol=tolerance, atol=tolerance * scale, equal_nan=True):
-            worst = float((ours - theirs).abs().max())
-            raise CommError(
-                f"rank {self.rank}: the result by {what} differs from that of the MPI library by up to {worst:.3g}"
-            )
-
-    def _choose(self, tensor: torch.Tensor, algorithm: str, in_window: bool) -> str:
-        if algorithm != "auto":
-            return algorithm
-        like = [choice for choice in self._choices if choice.in_window == in_window]
-        if like:
-            nearest = min(like, key=lambda choice: abs(math.log(choice.size_bytes / max(1, tensor.nbytes))))
-            return nearest.algorithm
-        if in_window:
-            return "shared_memory" if len(self.topology.hosts) == 1 else "hierarchical"
-        if tensor.nbytes > _SMALL_BYTES:
-            return "ring"
-        return "halving_doubling" if tensor.element_size() == 2 else "mpi"
 
     def _half(self, tensor: torch.Tensor, algorithm: str, op: str, name: str) -> torch.Tensor:
         self._runner.check(tensor, op, None)

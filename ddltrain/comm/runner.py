@@ -11,7 +11,9 @@ from ddltrain.comm.handle import Errors, Handle
 from ddltrain.comm.plans import PLANNERS
 from ddltrain.comm.plans.plan import Plan
 from ddltrain.comm.topology import Topology
+from ddltrain.comm.verify import verify
 from ddltrain.comm.waits import waiting
+from ddltrain.comm.way import Way
 from ddltrain.errors import CommError
 
 # Between hosts: below the eager limit of the usual MPI libraries over TCP, beyond which both directions of a link hinder each other.
@@ -25,12 +27,28 @@ OPS = _engine.ReduceOp.__members__
 WIRES = {None: _engine.Wire.same, "fp16": _engine.Wire.float16, "bf16": _engine.Wire.bfloat16}
 
 
+def check_library() -> None:
+    """Refuse to run on two MPI libraries at once.
+
+    Raises:
+        CommError: the extension was built for another MPI than mpi4py's.
+    """
+    from mpi4py import MPI
+
+    built, loaded = _engine.mpi_library_version(), MPI.Get_library_version()
+    if built != loaded:
+        raise CommError(
+            f"the extension runs on '{built.strip()}' but mpi4py on '{loaded.strip()}'; build again with MPICC set to the MPI of mpi4py"
+        )
+
+
 class Runner:
     """Runs planners' plans on contiguous CPU tensors; makes each plan once.
 
     Attributes:
         topology: which ranks share a host.
         has_windows: whether `allocate` gives memory that the ranks of a host share.
+        has_background: whether operations get on while nobody waits.
     """
 
     def __init__(
@@ -41,8 +59,10 @@ class Runner:
         timeout_s: float,
         use_windows: bool,
         ranks_per_host: int,
+        verifies: bool,
     ) -> None:
         """Collective over the communicator."""
+        self._verifies = verifies
         self._communicator = _engine.Communicator(comm_address, max_message_bytes)
         self._executor = _engine.Executor(
             comm_address, max_message_bytes, timeout_s, use_windows, ranks_per_host
@@ -57,6 +77,7 @@ class Runner:
             )
         )
         self.has_windows = self._executor.has_windows
+        self.has_background = self._executor.has_background
         self.rank = self._executor.rank
         self.world_size = self.topology.world_size
         usual = HOST_SEGMENT_BYTES if len(self.topology.hosts) == 1 else SEGMENT_BYTES
@@ -157,9 +178,41 @@ class Runner:
             )
         return Handle(lambda: self._executor.wait(number), lambda: self._executor.test(number), tensor)
 
-    def describe(self, tensor: torch.Tensor, algorithm: str, in_window: bool) -> str:
-        """The plan's own words."""
-        return self._make_plan(algorithm, tensor.numel(), tensor.element_size(), in_window).description
+    def way(self, tensor: torch.Tensor, algorithm: str, in_window: bool, wire: str | None) -> Way:
+        """What `algorithm` would do with a tensor."""
+        if self.world_size == 1:
+            return Way("none", "nothing is sent: one rank", in_window)
+        if algorithm == "mpi":
+            return Way("mpi", "the MPI library's own all-reduce", in_window, None, None)
+        wire = None if algorithm == "shared_memory" else wire  # nothing travels
+        element_bytes = 2 if wire else tensor.element_size()
+        plan = self._make_plan(algorithm, tensor.numel(), element_bytes, in_window)
+        sent_bytes = element_bytes * max(map(plan.sent_elements, range(self.world_size)))
+        return Way(algorithm, plan.description, in_window, plan.num_rounds, sent_bytes, wire)
+
+    @property
+    def busy_s(self) -> float:
+        """The time so far, in seconds, with an operation of the executor under way."""
+        return self._executor.busy_s
+
+    def compare(
+        self, result: torch.Tensor, before: torch.Tensor, op: str, wire: str | None, what: str
+    ) -> None:
+        """Sum `before` by the MPI library, and hold `result` against it. Collective.
+
+        Raises:
+            CommError: they differ by more than rounding does.
+        """
+        self.allreduce_by_mpi(before, op)
+        digits = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
+        tolerance = 5e-2 if wire else digits.get(result.dtype, 0.0)
+        ours, theirs = result.double(), before.double()
+        scale = float(theirs.abs().max())
+        if not torch.allclose(ours, theirs, rtol=tolerance, atol=tolerance * scale, equal_nan=True):
+            worst = float((ours - theirs).abs().max())
+            raise CommError(
+                f"rank {self.rank}: the result by {what} differs from that of the MPI library by up to {worst:.3g}"
+            )
 
     def _plan(self, algorithm: str, tensor: torch.Tensor, in_window: bool, wire: str | None) -> int:
         """The executor's id of the plan for tensors of this size."""
@@ -167,6 +220,8 @@ class Runner:
         wanted = (algorithm, count, element_bytes, in_window)
         if wanted not in self._plans:
             plan = self._make_plan(algorithm, count, element_bytes, in_window)
+            if self._verifies and algorithm in PLANNERS:
+                verify(plan)
             key = key_of(plan, self._segment_bytes)
             self._plans[wanted] = self._executor.load_plan(plan.ops_of(self.rank), key)
         return self._plans[wanted]

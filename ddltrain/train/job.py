@@ -8,9 +8,7 @@ import torch
 from PIL import Image
 from rich.console import Console
 
-from ddltrain.comm.engine import Engine
 from ddltrain.comm.stall import StallWatch
-from ddltrain.comm.tuning import table
 from ddltrain.comm.world import World, agreed
 from ddltrain.errors import EXIT_STOPPED, RunError
 from ddltrain.input._image import decode_rgb
@@ -32,12 +30,14 @@ from ddltrain.train.setup import (
     check_compiler,
     check_same_model,
     choose_device,
+    make_engine,
     make_loaders,
     make_steps,
     open_data,
     set_threads,
 )
 from ddltrain.train.stop import StopRequest
+from ddltrain.train.summation import choose_ways, summary
 from ddltrain.train.timeline import TIMELINE_FILE, Timeline, no_spans
 from ddltrain.train.trainer import Trainer
 
@@ -87,9 +87,7 @@ def run_job(
             newest = read_newest(folder.checkpoints, console.print) if folder and resume else None
         check_same_model(model, world)
         num_threads = set_threads(recipe, world)
-        engine = Engine(
-            world, algorithm=recipe.comm.algorithm, timeout_s=recipe.comm.timeout_s, check=recipe.comm.check
-        )
+        engine = make_engine(recipe, world)
         watch.engine = engine
         monitor = Monitor()  # until the run has one
         loaders = make_loaders(recipe, dataset, world, num_threads, device, notes.append, lambda: monitor)
@@ -107,9 +105,9 @@ def run_job(
             if folder:
                 monitor = _start_monitor(folder, recipe, facts, dataset, trainer.position, console)
         stack.callback(monitor.close)
-        choices = engine.tune(world, trainer.buckets, run / TUNING_FILE)
-        plans = _plans(engine, trainer.buckets)
-        monitor.say([*notes, *_opening(recipe, facts, device, trainer.position), *table(choices), *plans])
+        choices = choose_ways(engine, world, trainer.buckets, run / TUNING_FILE)
+        ways = summary(engine, trainer.buckets, choices)
+        monitor.say([*notes, *_opening(recipe, facts, device, trainer.position), *ways])
         evaluation = trainer.run(monitor, should_stop)
         if timeline is not None:
             _write_timeline(timeline, run / TIMELINE_FILE, monitor, trainer.position)
@@ -199,16 +197,6 @@ def _opening(recipe: Recipe, facts: dict[str, Any], device: torch.device, positi
     elif position.step:
         lines.append(f"going on at step {position.step} (epoch {position.epoch + 1})")
     return lines
-
-
-def _plans(engine: Engine, buckets: list[torch.Tensor]) -> list[str]:
-    """How the gradients are summed, one line for all buckets that are summed alike."""
-    ways = [engine.describe(bucket) for bucket in buckets]
-    return [
-        f"{len(group)} bucket(s) of up to {max(group) / (1 << 20):.1f} MiB: {way}"
-        for way in dict.fromkeys(ways)
-        if (group := [bucket.nbytes for bucket, own in zip(buckets, ways, strict=True) if own == way])
-    ]
 
 
 def _closing(run: Path, evaluation: Evaluation | None, position: Position, is_finished: bool) -> list[str]:

@@ -3,11 +3,15 @@
 metrics.jsonl holds one JSON object a line. Kinds of row, told apart by `kind`:
 
     train  step, epoch (a fraction counts), loss, top1, lr, images_per_s, data_wait_s    every few steps
-    epoch  step, epoch (finished epochs), loss, top1, lr, images_per_s, time_s           once an epoch
+    epoch  step, epoch (finished epochs), loss, top1, lr, images_per_s, time_s,          once an epoch
+           comm_s, comm_exposed_s
     eval   step, epoch, loss, top1, top5, correct1, correct5, count                      after a validation
     ema    the same of the average of the weights, where the recipe asks for it
     exchange  step, epoch (for which), exchange_s, waited_s (by training)                where hosts share the images
     timeline  step, total_s, spans_s: {name: seconds}                                    at the end, with --timeline
+
+Of the steps of an epoch, which took time_s, rank 0 had an all-reduce of gradients under way for comm_s, and did nothing but wait for it
+for comm_exposed_s.
 
 A number that is not finite (a loss that has blown up) is written as null, which every JSON reader accepts.
 

@@ -149,6 +149,8 @@ class Rank0Monitor(Monitor):
             "lr": lr,
             "images_per_s": images_per_s,
             "time_s": position.epoch_s,
+            "comm_s": position.comm_s,
+            "comm_exposed_s": position.comm_exposed_s,
         }
         self._log.write({"kind": "epoch", **row, **epoch})
         self._log.write({"kind": "eval", **row, **evaluation.figures()})

@@ -11,6 +11,7 @@ class Position:
         step: finished steps of the run.
         epoch: finished epochs, evaluation included.
         epoch_s: time in steps of the current epoch.
+        comm_s, comm_exposed_s: of it, the time with an all-reduce of gradients under way, and the part behind backward; of this rank.
         best_top1, best_step: the best validation accuracy so far in percent, and the step that had it; -1 before there is one.
     """
 
@@ -21,5 +22,7 @@ class Position:
     correct: int = 0
     num_images: int = 0
     epoch_s: float = 0.0
+    comm_s: float = 0.0
+    comm_exposed_s: float = 0.0
     best_top1: float = -1.0
     best_step: int = -1

@@ -50,6 +50,7 @@ _FREE_KEYS = (
     "comm.timeout_s",
     "comm.stall_report_s",
     "comm.check",
+    "comm.verify",
     "log.",
 )
 

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from ddltrain.comm.buckets import Buckets
+from ddltrain.comm.engine import Engine
 from ddltrain.comm.waits import waiting
 from ddltrain.comm.world import World
 from ddltrain.errors import DataError, RecipeError
@@ -99,6 +101,20 @@ def set_threads(recipe: Recipe, world: World) -> int:
             flush=True,
         )
     return recipe.data.threads or share
+
+
+def make_engine(recipe: Recipe, world: World) -> Engine:
+    """What sums the gradients. Collective."""
+    comm = recipe.comm
+    return Engine(
+        world, algorithm=comm.algorithm, timeout_s=comm.timeout_s, check=comm.check, verify=comm.verify
+    )
+
+
+def make_buckets(recipe: Recipe, model: nn.Module, engine: Engine, num_extras: int) -> Buckets:
+    """Buckets for the gradients of `model`. Collective."""
+    wire = None if recipe.comm.wire == "fp32" else recipe.comm.wire
+    return Buckets(model, engine, int(recipe.comm.bucket_mib * (1 << 20)), num_extras, wire)
 
 
 def build_checked_model(recipe: Recipe, num_classes: int) -> nn.Module:

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from ddltrain.comm.buckets import Buckets
 from ddltrain.comm.engine import Engine
 from ddltrain.input.loader import Batch
 from ddltrain.optim import Schedule, make_optimizer, set_learning_rate
@@ -21,10 +20,11 @@ from ddltrain.train.average import WeightAverage
 from ddltrain.train.finite import FiniteCheck
 from ddltrain.train.inputs import Normalizer
 from ddltrain.train.precision import autocast, make_scaler
+from ddltrain.train.setup import make_buckets
 from ddltrain.train.timeline import Spans, no_spans
 
 # What rides along with the gradients: summed loss, right answers, and how many ranks were told to stop.
-_EXTRAS = ("loss_sum", "correct", "stops")
+EXTRAS = ("loss_sum", "correct", "stops")
 
 
 class Step:
@@ -56,7 +56,7 @@ class Step:
             torch.compile(model) if recipe.train.compile else model
         )
         self.average = WeightAverage(model, recipe.train.ema) if recipe.train.ema else None
-        self.buckets = Buckets(model, engine, int(recipe.comm.bucket_mib * (1 << 20)), len(_EXTRAS))
+        self.buckets = make_buckets(recipe, model, engine, len(EXTRAS))
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._in_buckets = [parameter.grad for parameter in self._parameters]
         self._schedule = schedule
@@ -96,11 +96,13 @@ class Step:
         self._fill_in_gradients()
         extras[2] = float(is_told_to_stop)
         with self._spans("all-reduce"):
-            self.buckets.allreduce_(self._engine)
+            self.buckets.allreduce_()
         loss, correct, stops = extras.tolist()
         if not self._finite.holds(self._sums()):
             lr = self._schedule(step)
-            what = self._finite.undo(step, lr, lambda: self._all_parts(batch, part_sizes, epoch, step))
+            what = self._finite.undo(
+                step, lr, lambda: self._all_parts(batch, part_sizes, epoch, step, sends=False)
+            )
             say([f"WARNING: {what}; the step is skipped"])
             return float("nan"), 0.0, stops
         with self._spans("optimizer"):
@@ -115,8 +117,13 @@ class Step:
             return self.buckets.flat
         return [self.buckets.extras, *(p.grad for p in self._parameters if p.grad is not None)]
 
-    def _all_parts(self, batch: Batch, part_sizes: list[int], epoch: int, step: int) -> torch.Tensor:
-        """Compute the gradients of this rank's share of a step. Returns its summed loss and its number of right answers."""
+    def _all_parts(
+        self, batch: Batch, part_sizes: list[int], epoch: int, step: int, sends: bool = True
+    ) -> torch.Tensor:
+        """Compute the gradients of this rank's share of a step. Returns its summed loss and its number of right answers.
+
+        With `sends`, full buckets begin to travel during the last part's backward.
+        """
         self._clear_gradients()
         seed = step_seed(self._recipe.train.seed, step, self._engine.rank)
         torch.manual_seed(seed)  # for dropout and its like
@@ -124,6 +131,7 @@ class Step:
         first = 0
         for part, size in enumerate(part_sizes):
             if size or self._always_runs:
+                self.buckets.holds_back = not sends or part < len(part_sizes) - 1
                 sums += self._backward(batch, slice(first, first + size), epoch, step, part)
             first += size
         return sums

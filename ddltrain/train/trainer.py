@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 import ddltrain
+from ddltrain.comm.buckets import Buckets
 from ddltrain.comm.engine import Engine
 from ddltrain.errors import CheckpointError, DivergedError
 from ddltrain.input.loader import Loader
@@ -69,9 +70,9 @@ class Trainer:
         self.position = Position()
 
     @property
-    def buckets(self) -> list[torch.Tensor]:
-        """The gradients, as they are summed over the ranks."""
-        return self._step.buckets.flat
+    def buckets(self) -> Buckets:
+        """The gradients."""
+        return self._step.buckets
 
     def run(self, monitor: Monitor, should_stop: Callable[[], bool]) -> Evaluation | None:
         """Train to the end of the recipe, or until a rank is told to stop; either way the last state is saved.
@@ -145,6 +146,8 @@ class Trainer:
             position.step += 1
             position.step_in_epoch += 1
             position.epoch_s += step_s
+            position.comm_s += self.buckets.comm_s
+            position.comm_exposed_s += self.buckets.exposed_s
             if np.isfinite(loss_sum):  # else the step was skipped
                 position.loss_sum += loss_sum
                 position.correct += int(correct)
@@ -170,6 +173,7 @@ class Trainer:
         self._monitor.end_epoch(position, self._schedule(position.step - 1), evaluation)
         position.step_in_epoch, position.loss_sum, position.correct = 0, 0.0, 0
         position.num_images, position.epoch_s = 0, 0.0
+        position.comm_s, position.comm_exposed_s = 0.0, 0.0
         is_best, is_last = position.best_step == position.step, position.epoch == recipe.train.epochs
         if is_best or is_last or position.epoch % recipe.checkpoint.every_epochs == 0:
             self._save()

@@ -126,6 +126,16 @@ void check_halves() {
   require(narrow(0x1.8p-24f, Float16{}).bits == 2, "a tie goes to even");
   require(std::isnan(widen(narrow(std::numeric_limits<float>::quiet_NaN(), Float16{}))), "NaN stays NaN");
   require(narrow(1.00390625f, BFloat16{}).bits == 0x3f80, "a tie goes to even");
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  float values[] = {1e9f, -65520.0f, 3.0f, infinity, -infinity, std::numeric_limits<float>::max()};
+  uint16_t packed[6];
+  pack(values, packed, 6, Wire::float16);
+  require(values[0] == 65504 && values[1] == -65504 && values[2] == 3 && values[5] == 65504,
+          "finite values stay finite in float16");
+  require(values[3] == infinity && values[4] == -infinity, "infinity stays");
+  values[5] = std::numeric_limits<float>::max();
+  round_to(values, 6, Wire::bfloat16);
+  require(values[5] == 0x1.fep127f && values[3] == infinity, "finite values stay finite in bfloat16");
 }
 
 // Ranks write to each other's memory between barriers, as LOCAL_REDUCE_SPREAD does.

@@ -1,4 +1,8 @@
-"""The C++ core under sanitizers, without Python: kernels, barriers and plans in threads, the executor under mpiexec."""
+"""The C++ core under sanitizers, without Python.
+
+Kernels, barriers and plans in threads; the executor under mpiexec, and with threads in place of ranks, since MPI's own library is not built
+for the sanitizer of threads.
+"""
 
 import os
 import shlex
@@ -57,9 +61,17 @@ def test_the_core_in_threads(tmp_path: Path, sanitizers: str) -> None:
     run([build(tmp_path / "core", sanitizers, [HERE / "core.cpp", *parts], [])])
 
 
+def test_the_executor_with_threads_for_ranks(tmp_path: Path) -> None:
+    parts = [path for path in SOURCES.glob("*.cpp") if path.stem not in ("bindings", "communicator")]
+    drivers = [HERE / "drive.cpp", *(HERE / "threads").glob("*.cpp")]
+    run([build(tmp_path / "threads", "thread", [*drivers, *parts], [f"-I{HERE / 'threads'}"])])
+
+
 def test_the_executor_on_ranks(tmp_path: Path) -> None:
     parts = [path for path in SOURCES.glob("*.cpp") if path.name != "bindings.cpp"]
-    driver = build(tmp_path / "ranks", "address,undefined", [HERE / "ranks.cpp", *parts], mpi_flags())
+    driver = build(
+        tmp_path / "ranks", "address,undefined", [HERE / "ranks.cpp", HERE / "drive.cpp", *parts], mpi_flags()
+    )
     mpiexec = find_mpiexec()
     version = subprocess.run([mpiexec, "--version"], capture_output=True, text=True, check=False).stdout
     words, environment = mpiexec_command(mpiexec, version, 3)

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,9 @@ import torch
 from ddltrain.comm.collectives import part_of
 from ddltrain.comm.engine import Engine
 from ddltrain.comm.plans import PLANNERS
+from ddltrain.comm.plans.plan import Plan
+from ddltrain.comm.replay import PlanError
+from ddltrain.comm.topology import Topology
 from ddltrain.comm.world import World
 from ddltrain.errors import CommError
 
@@ -115,6 +119,54 @@ def test_averages_of_large_half_floats_do_not_overflow(tiny: Engine, in_window: 
         tensor = fill(tiny, 1009, torch.float16, in_window).fill_(60000)
         tiny.allreduce_(tensor, "avg", algorithm=algorithm)
         torch.testing.assert_close(tensor, torch.full_like(tensor, 60000), rtol=0.01, atol=0)
+
+
+@pytest.mark.parametrize("wire", ["bf16", "fp16"])
+def test_what_is_finite_arrives_finite(tiny: Engine, wire: str) -> None:
+    """Also where a sum, or a part of it, is beyond what 16 bits hold."""
+    largest, own = (65504.0, 60000.0) if wire == "fp16" else (3.3895e38, 3.38e38 / tiny.world_size)
+    wanted = torch.full((101,), min(largest, own * tiny.world_size))
+    for algorithm in MESSAGE_PLANNERS:
+        tensor = torch.full((101,), own)
+        tiny.allreduce_(tensor, wire=wire, algorithm=algorithm)
+        torch.testing.assert_close(tensor, wanted, rtol=0.01, atol=0)
+        assert same_on_all_ranks(tiny, tensor)
+
+
+def test_many_tensors_are_reduced_as_one_by_one(tiny: Engine, strict: Engine) -> None:
+    sizes = [3, 0, 1009, 1, 400_000, 17]
+    for engine, dtypes in ((tiny, [torch.float32, torch.bfloat16]), (strict, DTYPES)):
+        tensors = [values(engine.rank, size, dtype) for size in sizes for dtype in dtypes]
+        tensors.append(values(engine.rank, 40, torch.int64).view(4, 10).t())
+        engine.allreduce_many_(tensors, "max")
+        wanted = [expected(engine.world_size, size, dtype, "max") for size in sizes for dtype in dtypes]
+        wanted.append(expected(engine.world_size, 40, torch.int64, "max").view(4, 10).t())
+        assert all(map(torch.equal, tensors, wanted))
+    arrays = [values(strict.rank, size, torch.float64).numpy() for size in (5, 6)]
+    assert strict.allreduce_many_(arrays) is arrays
+    assert np.array_equal(arrays[1], expected(strict.world_size, 6, torch.float64, "sum").numpy())
+    with pytest.raises(TypeError, match="cannot be averaged"):
+        strict.allreduce_many_([torch.zeros(4), torch.zeros(4, dtype=torch.int32)], "avg")
+
+
+def test_a_verifying_engine_refuses_a_wrong_plan(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(world, ranks_per_host=1, verify=True, timeout_s=60)
+    for algorithm in MESSAGE_PLANNERS:
+        tensor = engine.allreduce_(values(world.rank, 1009, torch.float32), algorithm=algorithm)
+        assert torch.equal(tensor, expected(world.world_size, 1009, torch.float32, "sum"))
+    if world.world_size == 1:
+        return
+    right = PLANNERS["ring"]
+
+    def wrong(topology: Topology, count: int, segment_count: int) -> Plan:
+        plan = right(topology, count, segment_count)
+        return replace(plan, build=lambda rank: plan.ops_of(rank)[:-2])
+
+    monkeypatch.setitem(PLANNERS, "ring", wrong)
+    with pytest.raises(PlanError):
+        engine.allreduce_(torch.zeros(2000), algorithm="ring")
+    monkeypatch.undo()
+    engine.allreduce_(torch.zeros(2000), algorithm="ring")  # nothing was sent
 
 
 def test_extremes_know_nan_and_the_sign_of_zero(tiny: Engine) -> None:
