@@ -1,4 +1,4 @@
-#include <cmath>
+#include <cstdlib>
 
 #include "block_code.h"
 #include "layout.h"
@@ -7,24 +7,24 @@ namespace ddltrain::image {
 
 namespace {
 
+// How often symbols come in small photos, roughly: half as often for each bit more, and with the inverse
+// square of the place behind the last value. In whole numbers, since records depend on it everywhere.
 Codes make_default_codes() {
-  Codes codes;
-  for (size_t code = 0; code < num_codes; ++code) {
-    Histogram dc = {}, ac = {};
-    for (int size = 0; size <= max_dc_size; ++size) {
-      dc[static_cast<size_t>(size)] = static_cast<uint64_t>(std::exp2(20 - std::abs(size - 4)));
-    }
-    for (int run = 0; run < 16; ++run) {
-      for (int size = 1; size <= max_ac_size; ++size) {
-        ac[static_cast<size_t>(run << 4 | size)] =
-            static_cast<uint64_t>(std::exp2(40 - 1.5 * size) / (run + 1) / (run + 1));
-      }
-    }
-    ac[end_of_block] = static_cast<uint64_t>(std::exp2(38));
-    ac[sixteen_zeros] = static_cast<uint64_t>(std::exp2(30));
-    codes.dc[code] = optimal_table(dc, max_dc_code_bits);
-    codes.ac[code] = optimal_table(ac, max_ac_code_bits);
+  Histogram dc = {}, ac = {};
+  for (int size = 0; size <= max_dc_size; ++size) {
+    dc[static_cast<size_t>(size)] = uint64_t{1} << (20 - std::abs(size - 4));
   }
+  for (int run = 0; run < 16; ++run) {
+    for (int size = 1; size <= max_ac_size; ++size) {
+      const auto places = static_cast<uint64_t>(run + 1);
+      ac[static_cast<size_t>(run << 4 | size)] = (uint64_t{1} << (30 - size)) / (places * places);
+    }
+  }
+  ac[end_of_block] = uint64_t{1} << 28;
+  ac[sixteen_zeros] = uint64_t{1} << 20;
+  Codes codes;
+  codes.dc.fill(optimal_table(dc, max_dc_code_bits));
+  codes.ac.fill(optimal_table(ac, max_ac_code_bits));
   return codes;
 }
 

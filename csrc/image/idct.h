@@ -44,9 +44,8 @@ constexpr int slot_of_zigzag(int k) {
 // coefficients and steps: 64 each by slot, 32-byte aligned. samples: 8 rows, `stride` bytes apart. Products
 // wrap around to 16 bits and the result of the first pass is clamped to them, as vector code does.
 void idct_portable(const int16_t* coefficients, const int16_t* steps, uint8_t* samples, ptrdiff_t stride);
-#if defined(__x86_64__)
-void idct_avx2(const int16_t* coefficients, const int16_t* steps, uint8_t* samples, ptrdiff_t stride);
-#endif
+void idct_avx2(const int16_t* coefficients, const int16_t* steps, uint8_t* samples,
+               ptrdiff_t stride);  // on x86-64
 
 // The sample that a block has everywhere if all its coefficients but the first are zeros.
 inline uint8_t flat_sample(int16_t coefficient, int16_t step) {

@@ -11,8 +11,9 @@ namespace {
 constexpr std::array<uint8_t, 256> make_slots() {
   std::array<uint8_t, 256> slots;
   slots.fill(block_size);
-  for (int k = 1; k <= block_size; ++k)
+  for (int k = 1; k <= block_size; ++k) {
     slots[static_cast<size_t>(k)] = static_cast<uint8_t>(slot_of_zigzag(k - 1));
+  }
   return slots;
 }
 
@@ -30,24 +31,28 @@ constexpr std::array<uint8_t, 256> slots = make_slots();
   return static_cast<int16_t>(code_and_value + (entry >> 16));
 }
 
+using Vector [[gnu::vector_size(32), gnu::may_alias]] = int16_t;
+
+// Moves coefficients and leaves zeros; written out, since compilers fill so few bytes with a slow string
+// instruction.
+[[gnu::always_inline]] inline void move_block(int16_t* from, int16_t* to) {
+  for (size_t i = 0; i < block_size * sizeof(int16_t) / sizeof(Vector); ++i) {
+    reinterpret_cast<Vector*>(to)[i] = reinterpret_cast<Vector*>(from)[i];
+    reinterpret_cast<Vector*>(from)[i] = Vector{};
+  }
+}
+
 // What is being decoded by one of several lanes. A block is transformed only when the next one has been
 // decoded: vectors cannot be loaded from what has just been stored piece by piece, they wait until it has
 // reached the cache.
 struct Lane {
-  struct Block {
-    alignas(32) std::array<int16_t, block_size + 16> values = {};
-  };
-
-  std::array<Block, 2> blocks = {};
-  int current = 0;                      // the block that is being decoded; the other one is finished
-  const PlaneTarget* target = nullptr;  // of the finished block
-  uint8_t* samples = nullptr;           // null where nobody wants it
+  alignas(32) std::array<int16_t, block_size + 16> values = {};  // of the block that is being decoded
+  alignas(32) std::array<int16_t, block_size> finished = {};     // the block before
+  const PlaneTarget* target = nullptr;                           // of the finished block
+  uint8_t* samples = nullptr;                                    // null where nobody wants it
   const Run* run = nullptr;
   int mcu = 0, block_in_mcu = 0;
   std::array<int, max_planes> predictions = {};
-
-  int16_t* values() { return blocks[static_cast<size_t>(current)].values.data(); }
-  int16_t* finished() { return blocks[static_cast<size_t>(1 - current)].values.data(); }
 };
 
 // Where a lane goes on after a block: `ac` is the table of the next block, or null where the lane has ended.
@@ -59,10 +64,13 @@ struct Next {
 template <Isa isa>
 class Decoder;
 
+// Out of the loop over symbols, which needs all registers.
 Next end_block_portable(Decoder<Isa::portable>& decoder, Lane& lane, uint64_t position, uint32_t place);
+#if defined(__x86_64__)
 Next end_block_avx2(Decoder<Isa::avx2>& decoder, Lane& lane, uint64_t position, uint32_t place);
+#endif
 
-// Several lanes take turns symbol by symbol: none waits for its own last table look-up alone.
+// Several lanes take turns symbol by symbol, since each has to wait for its own last table look-up.
 template <Isa isa>
 class Decoder {
  public:
@@ -74,12 +82,12 @@ class Decoder {
     for (; count < num_lanes; ++count) {
       const Next next = begin_run(lanes_[count]);
       if (!next.ac) break;
-      state.set(count, next, lanes_[count]);
+      state.set(count, next);
     }
-    if (count == 4) decode_lanes<4>(state), --count;
-    if (count == 3 && !is_damaged_) decode_lanes<3>(state), --count;
-    if (count == 2 && !is_damaged_) decode_lanes<2>(state), --count;
-    if (count == 1 && !is_damaged_) decode_lanes<1>(state);
+    if (count > 3) decode_lanes<4>(state);
+    if (count > 2 && !is_damaged_) decode_lanes<3>(state);
+    if (count > 1 && !is_damaged_) decode_lanes<2>(state);
+    if (count > 0 && !is_damaged_) decode_lanes<1>(state);
     return !is_damaged_;
   }
 
@@ -103,13 +111,11 @@ class Decoder {
     uint64_t position[num_lanes];
     const Entry* ac[num_lanes];
     uint32_t place[num_lanes];  // in the block, in zigzag order
-    int16_t* values[num_lanes];
 
-    void set(int i, const Next& next, Lane& lane) {
+    void set(int i, const Next& next) {
       position[i] = next.position;
       ac[i] = next.ac;
       place[i] = 1;
-      values[i] = lane.values();
     }
   };
 
@@ -136,7 +142,7 @@ class Decoder {
     const Entry entry = job_.lookup->dc[code][window >> (64 - dc_lookup_bits)];
     if ((entry >> 8 & 255) == damage_move) return damaged();
     lane.predictions[p] += value_of_entry(entry, window);
-    lane.values()[0] = static_cast<int16_t>(lane.predictions[p]);
+    lane.values[0] = static_cast<int16_t>(lane.predictions[p]);
     return {position + (entry & 255), job_.lookup->ac[code].data()};
   }
 
@@ -149,31 +155,30 @@ class Decoder {
                            static_cast<unsigned>(y) < static_cast<unsigned>(target.blocks_high);
     uint8_t* samples = is_wanted ? target.samples + y * block_side * target.stride + x * block_side : nullptr;
     if (place == end_move + 1) {  // nothing but the DC coefficient, which the next block overwrites
-      if (is_wanted) fill(samples, target.stride, flat_sample(lane.values()[0], target.steps[0]));
+      if (is_wanted) fill(samples, target.stride, flat_sample(lane.values[0], target.steps[0]));
       return;
     }
     render_finished(lane);
-    lane.current = 1 - lane.current;
+    move_block(lane.values.data(), lane.finished.data());
     lane.target = &target;
     lane.samples = samples;
   }
 
   [[gnu::always_inline]] void render_finished(Lane& lane) {
-    if (lane.samples) {
-      if constexpr (isa == Isa::avx2) {
-        idct_avx2(lane.finished(), lane.target->steps.data(), lane.samples, lane.target->stride);
-      } else {
-        idct_portable(lane.finished(), lane.target->steps.data(), lane.samples, lane.target->stride);
-      }
+    if (!lane.samples) return;
+    const int16_t* steps = lane.target->steps.data();
+    if constexpr (isa == Isa::avx2) {
+      idct_avx2(lane.finished.data(), steps, lane.samples, lane.target->stride);
+    } else {
+      idct_portable(lane.finished.data(), steps, lane.samples, lane.target->stride);
     }
-    std::fill_n(lane.finished(), block_size, int16_t{0});
   }
 
   [[gnu::always_inline]] static void fill(uint8_t* samples, ptrdiff_t stride, uint8_t value) {
     for (int row = 0; row < block_side; ++row) std::memset(samples + row * stride, value, block_side);
   }
 
-  // Decodes until a lane has ended. The last lane then takes its place.
+  // Decodes until one of `count` lanes has ended. The last of them then takes its place.
   template <int count>
   [[gnu::always_inline]] void decode_lanes(State& outer) {
     State state = outer;
@@ -194,7 +199,7 @@ class Decoder {
     for (int i = 0; i < count; ++i) {
       const Entry entry = state.ac[i][window[i] >> (64 - ac_lookup_bits)];
       state.place[i] += entry >> 8 & 255;
-      state.values[i][slots_[state.place[i]]] = static_cast<int16_t>(value_of_entry(entry, window[i]));
+      lanes_[i].values[slots_[state.place[i]]] = static_cast<int16_t>(value_of_entry(entry, window[i]));
       window[i] <<= entry & 63;
       state.position[i] += entry & 255;
     }
@@ -214,11 +219,11 @@ class Decoder {
       if (!next.ac) {
         constexpr int last = count - 1;
         lanes_[i] = lanes_[last];
-        state.set(i, {state.position[last], state.ac[last]}, lanes_[i]);
+        state.set(i, {state.position[last], state.ac[last]});
         state.place[i] = state.place[last];
         return false;
       }
-      state.set(i, next, lanes_[i]);
+      state.set(i, next);
       window[i] = bits_at(next.position);
     }
     return true;

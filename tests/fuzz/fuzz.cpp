@@ -2,10 +2,10 @@
 //
 //   fuzz CORPUS EXECUTIONS [SEED]
 //
-// CORPUS is a folder of small JPEG files. Each execution changes a file, or the record of one, in a few places and
-// puts it through everything that reads it. To be built with sanitizers. Whatever can be read must also be consistent;
-// where it is not, the fuzzer writes the input to ./finding and aborts, as it does when a sanitizer or a time limit
-// strikes.
+// CORPUS is a folder of small JPEG files. Each execution changes a file, or the record of one, in a few
+// places and puts it through everything that reads it. To be built with sanitizers. Whatever can be read must
+// also be consistent; where it is not, the fuzzer writes the input to ./finding and aborts, as it does when a
+// sanitizer or a time limit strikes.
 #include <unistd.h>
 
 #include <algorithm>
@@ -53,7 +53,8 @@ size_t below(Random& random, size_t count) { return static_cast<size_t>(random()
 
 // Bytes that tend to matter: markers, limits, signs.
 uint8_t telling_byte(Random& random) {
-  constexpr uint8_t bytes[] = {0x00, 0x01, 0x10, 0x3f, 0x7f, 0x80, 0xc0, 0xc4, 0xd0, 0xd9, 0xda, 0xdb, 0xdd, 0xfe, 0xff};
+  constexpr uint8_t bytes[] = {0x00, 0x01, 0x10, 0x3f, 0x7f, 0x80, 0xc0, 0xc4,
+                               0xd0, 0xd9, 0xda, 0xdb, 0xdd, 0xfe, 0xff};
   return bytes[below(random, std::size(bytes))];
 }
 
@@ -132,7 +133,8 @@ bool try_decode(WindowDecoder& decoder, std::span<const uint8_t> record, Random&
     const Header header = read_header(record);
     const int left = static_cast<int>(below(random, static_cast<size_t>(header.width)));
     const int top = static_cast<int>(below(random, static_cast<size_t>(header.height)));
-    decoded(decoder, record, {left, top, 1 + static_cast<int>(random() % 40), 1 + static_cast<int>(random() % 40)});
+    decoded(decoder, record,
+            {left, top, 1 + static_cast<int>(random() % 40), 1 + static_cast<int>(random() % 40)});
   } catch (const CorruptRecord&) {
   }
   try {
@@ -159,7 +161,8 @@ bool fuzz_record(WindowDecoder& decoder, const Bytes& data, Random& random) {
     const Bytes again = pack_jpeg(file);
     const Header header = read_header(record.span());
     const Rect whole = {0, 0, header.width, header.height};
-    require(decoded(decoder, again, whole) == decoded(decoder, record.span(), whole), "packed again, it differs");
+    require(decoded(decoder, again, whole) == decoded(decoder, record.span(), whole),
+            "packed again, it differs");
   } catch (const CorruptRecord&) {
   }
   return is_decoded;
@@ -222,6 +225,7 @@ int main(int num_words, char** words) {
     num_read += is_record ? fuzz_record(decoder, current, random) : fuzz_file(decoder, current, random);
   }
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  std::printf("%lld executions, %.0f a second; %lld inputs could be read\n", static_cast<long long>(executions),
-              static_cast<double>(executions) / seconds, static_cast<long long>(num_read));
+  std::printf("%lld executions, %.0f a second; %lld inputs could be read\n",
+              static_cast<long long>(executions), static_cast<double>(executions) / seconds,
+              static_cast<long long>(num_read));
 }

@@ -1,5 +1,6 @@
 """Packed JPEGs keep their coefficients; what cannot be packed is refused with the reason, and damage is noticed."""
 
+import hashlib
 import io
 from pathlib import Path
 
@@ -236,3 +237,16 @@ def test_photos(shared_data: Path) -> None:
     files = [path.read_bytes() for path in sorted((shared_data / "imagenet-sample").iterdir())[::15]]
     records = [assert_kept(file) for file in files]
     assert sum(map(len, records)) < 1.01 * sum(map(len, files))
+
+
+def test_the_format_stays() -> None:
+    """The codes that all records share, and how runs are cut: other bytes may mean that old data sets cannot be read."""
+    corpus = Path(__file__).parents[2] / "fuzz" / "corpus"
+    names = ["420", "444", "gray", "wide"]
+    records = [_image.pack_jpeg((corpus / f"{name}.jpg").read_bytes()) for name in names]
+    assert [hashlib.sha256(record).hexdigest()[:16] for record in records] == [
+        "865223a3f04642eb",
+        "ba38687ff13ae021",
+        "e06c29493f809b7c",
+        "3e017803ff343fb5",
+    ]
