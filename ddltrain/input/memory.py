@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,7 +20,8 @@ from ddltrain.input.hosts import Hosts
 from ddltrain.input.order import Ints, StepPlan, Visits, epoch_order
 from ddltrain.input.region import Region
 
-CHUNK_BYTES = 64 << 20  # read at a time
+CHUNK_BYTES = 16 << 20  # read at a time
+_NUM_READERS = 2  # one copies while another waits for the disk, or for pages
 
 Progress = Callable[[int, int, float], None]
 """Told while images are loaded: bytes done and in all, of this host, and seconds since the start."""
@@ -180,20 +182,25 @@ class WholeSet:
             int(cuts[local]),
             int(cuts[local + 1]) if local + 1 < num_ranks else len(self._starts) - 1,
         )
-        begin, start_s = int(self._starts[first]), time.perf_counter()
+        start_s = time.perf_counter()
         try:
-            for chunk in chunks(self._starts, first, last, CHUNK_BYTES):
-                if self._is_closed:
-                    return
-                start, stop = self._starts[list(chunk)].tolist()
-                _reserve(self._file, self._index_bytes + start, stop - start)
-                self._source.read_into(*chunk, self._block[start:stop])
-                self._loaded = stop - begin, time.perf_counter() - start_s
-            self._done[local] = 1
+            with ThreadPoolExecutor(_NUM_READERS, thread_name_prefix="read") as pool:
+                for done in pool.map(self._load_chunk, chunks(self._starts, first, last, CHUNK_BYTES)):
+                    self._loaded = self._loaded[0] + done, time.perf_counter() - start_s
+            self._done[local] = not self._is_closed
         except BaseException as error:  # noqa: BLE001 - raised where the next batch is asked for
             self._error = error
         finally:
             os.close(self._file)
+
+    def _load_chunk(self, chunk: tuple[int, int]) -> int:
+        """Read records chunk[0] to chunk[1] - 1. Returns their bytes."""
+        if self._is_closed:
+            return 0
+        start, stop = self._starts[list(chunk)].tolist()
+        _reserve(self._file, self._index_bytes + start, stop - start)
+        self._source.read_into(*chunk, self._block[start:stop])
+        return int(stop - start)
 
 
 class OwnPart:
