@@ -157,7 +157,7 @@ def test_loss_scaling_changes_no_step_and_skips_what_is_not_finite(
     assert scaler.get_scale() == 2048  # it has grown
     before = weights(scaled)
 
-    def overflow(_: Engine) -> None:
+    def overflow() -> None:
         gradient = scaled[0].weight.grad
         assert gradient is not None
         gradient[0, 0, 0, 0] = float("inf")
