@@ -24,10 +24,10 @@ class Batch:
         return self.num_ranks * self.batch_per_rank * self.accumulate
 
 
-def batch_for(before: Batch, most_ranks: int, min_ranks: int, can_accumulate: bool) -> Batch:
+def batch_for(before: Batch, most_ranks: int, min_ranks: int) -> Batch:
     """The same global batch on at most `most_ranks` ranks.
 
-    Where steps can be accumulated, a rank takes no more images at once than before, for they might not fit.
+    A rank takes no more images at once than before, for they might not fit; it accumulates.
 
     Raises:
         LaunchError: too few ranks are left, or none of their numbers divides the global batch.
@@ -36,8 +36,6 @@ def batch_for(before: Batch, most_ranks: int, min_ranks: int, can_accumulate: bo
         share, rest = divmod(before.global_batch, num_ranks)
         if rest:
             continue
-        if not can_accumulate:
-            return Batch(num_ranks, share)
         parts = (n for n in range(before.accumulate, share + 1) if share % n == 0)
         accumulate = next(n for n in parts if share // n <= before.batch_per_rank)
         return Batch(num_ranks, share // accumulate, accumulate)

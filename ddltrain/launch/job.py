@@ -84,12 +84,13 @@ def launch(place: Place, program: Program, options: Options) -> int:
             blamed = place.host_of(rank).name if rank >= 0 else name
             faults = Counter({blamed: faults[blamed] + 1})
         place = _without(place, {host.name for host in lost}, faults)
-        batch = batch_for(batch, place.world_size, options.min_ranks, program.can_accumulate)
+        batch = batch_for(batch, place.world_size, options.min_ranks)
         place = place.with_hosts(first_ranks(place.hosts, batch.num_ranks))
         program = program.going_on(batch)
+        times = f" x {batch.accumulate} accumulated" if batch.accumulate > 1 else ""
         _say(
             f"starting again ({num_restarts} of {options.max_restarts}) on {_described(place.hosts)}: "
-            f"{batch.batch_per_rank} images a rank, global batch {batch.global_batch} as before"
+            f"{batch.batch_per_rank} images a rank{times}, global batch {batch.global_batch} as before"
         )
         looks = _checked_looks(place, program)
 

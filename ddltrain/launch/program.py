@@ -18,14 +18,12 @@ class Program:
     Attributes:
         data: the data set that every host must have; "" where none is known.
         batch_per_rank, accumulate: of the recipe, for `train`; 0 else.
-        can_accumulate: whether recipes of this version have `train.accumulate`.
     """
 
     words: tuple[str, ...]
     data: str = ""
     batch_per_rank: int = 0
     accumulate: int = 1
-    can_accumulate: bool = False
 
     @property
     def can_go_on(self) -> bool:
@@ -81,7 +79,4 @@ def _parse_train(words: Sequence[str]) -> Program:
     args, rest = parser.parse_known_args(words[1:])
     overrides = [*args.overrides, *(word for word in rest if "=" in word and not word.startswith("-"))]
     recipe = read_recipe(args.recipe, overrides)
-    accumulate = vars(recipe.train).get("accumulate")
-    return Program(
-        tuple(words), recipe.data.path, recipe.train.batch_per_rank, accumulate or 1, accumulate is not None
-    )
+    return Program(tuple(words), recipe.data.path, recipe.train.batch_per_rank, recipe.train.accumulate)

@@ -209,7 +209,7 @@ def test_a_job_goes_on_without_a_lost_host(
         fault_cases.mend_link(2)
     output = (tmp_path / "log").read_text()
     assert "error: the job ended because of the loss of host 10.77.0.2 with rank(s) 1" in output
-    assert "on 3 host(s) with 3 rank(s): 16 images a rank, global batch 48 as before" in output
+    assert "on 3 host(s) with 3 rank(s): 8 images a rank x 2 accumulated, global batch 48 as before" in output
     going_on = next(line for line in output.splitlines() if line.startswith("going on at step"))
     step = int(going_on.split()[4])
     assert step >= 10
@@ -237,7 +237,7 @@ def seen_in_first_epoch(folder: Path, step: int) -> collections.Counter[str]:
     for file in folder.glob("seen.*"):
         rows = [line.split() for line in file.read_text().splitlines()]
         for place, row in enumerate(rows):
-            at = place if row[0] == "4" else step + place
+            at = place if row[0] == "4" else step + place // 2  # two parts a step
             if (row[0] == "4" and at < step) or (row[0] == "3" and at < num_steps):
                 seen.update(row[2:])
     return seen

@@ -13,14 +13,13 @@ from ddltrain.launch.hosts import Host
     st.integers(1, 4),
     st.integers(1, 16),
     st.integers(0, 16),
-    st.booleans(),
 )
 def test_the_global_batch_stays_or_it_is_refused(
-    ranks: int, batch: int, accumulate: int, left: int, at_least: int, can_accumulate: bool
+    ranks: int, batch: int, accumulate: int, left: int, at_least: int
 ) -> None:
-    before = Batch(ranks, batch, accumulate if can_accumulate else 1)
+    before = Batch(ranks, batch, accumulate)
     try:
-        after = batch_for(before, left, at_least, can_accumulate)
+        after = batch_for(before, left, at_least)
     except LaunchError:
         wanted = range(max(1, at_least), min(left, ranks) + 1)
         assert all(before.global_batch % number for number in wanted)
@@ -30,18 +29,14 @@ def test_the_global_batch_stays_or_it_is_refused(
     assert not any(
         before.global_batch % more == 0 for more in range(after.num_ranks + 1, min(left, ranks) + 1)
     )
-    if can_accumulate:
-        assert after.batch_per_rank <= batch
-    else:
-        assert after.accumulate == 1
+    assert after.batch_per_rank <= batch
 
 
 def test_examples() -> None:
-    assert batch_for(Batch(4, 12), 3, 2, False) == Batch(3, 16)
-    assert batch_for(Batch(4, 16), 3, 2, False) == Batch(2, 32)  # 3 does not divide 64
-    assert batch_for(Batch(4, 16), 3, 2, True) == Batch(2, 16, 2)
+    assert batch_for(Batch(4, 12), 3, 2) == Batch(3, 8, 2)
+    assert batch_for(Batch(4, 16), 3, 2) == Batch(2, 16, 2)  # 3 does not divide 64
     with pytest.raises(LaunchError, match=r"3 ranks are left, at least 3 .* global batch of 64"):
-        batch_for(Batch(4, 16), 3, 3, False)
+        batch_for(Batch(4, 16), 3, 3)
 
 
 def test_ranks_leave_the_last_hosts_first() -> None:
