@@ -16,6 +16,8 @@ namespace {
 // Enough to keep a link busy; more would only lengthen the queues that a late, urgent operation has to pass.
 constexpr MessageLimits message_limits{16, 16};
 
+constexpr std::chrono::milliseconds shortest_long_transfer{50};
+
 using seconds = std::chrono::duration<double>;
 
 bool may_call_from_any_thread() {
@@ -152,14 +154,27 @@ bool Executor::is_done(int64_t number) const {
 
 void Executor::drive_until_done(int64_t number, Lock& lock) {
   Backoff backoff(host_.crowded() ? Backoff::crowded : Backoff::waiting);
+  Naps naps;
+  int64_t num_seen = transport_.num_finished();
+  const auto start = Backoff::Clock::now();
   ++num_waiting_;
   while (!is_done(number) && !failed()) {
     if (progress()) {
       backoff.reset();
       continue;
     }
+    // Of a long transfer the end does not hang on a quick look, and what it needs is the core: for the
+    // network.
+    const bool may_nap = !transport_.idle() && Backoff::Clock::now() - start > shortest_long_transfer;
+    const int64_t num_messages = transport_.num_finished() - num_seen;
     lock.unlock();
-    const bool gave_up_core = backoff.pause();
+    bool gave_up_core = may_nap;
+    if (may_nap) {
+      naps.take(num_messages);
+      num_seen += num_messages;
+    } else {
+      gave_up_core = backoff.pause();
+    }
     lock.lock();
     if (gave_up_core) check_others();
   }
