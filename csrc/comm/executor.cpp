@@ -16,7 +16,7 @@ namespace {
 // Enough to keep a link busy; more would only lengthen the queues that a late, urgent operation has to pass.
 constexpr MessageLimits message_limits{16, 16};
 
-constexpr std::chrono::milliseconds shortest_long_transfer{50};
+constexpr std::chrono::milliseconds shortest_long_transfer{5};
 
 using seconds = std::chrono::duration<double>;
 

@@ -43,9 +43,9 @@ struct ThreadComm {
 
 struct ThreadRequest {
   std::shared_ptr<Group> group;
-  bool is_send;
   int from, to, tag;
-  std::byte* data;
+  std::byte* received;    // null where it is sent
+  const std::byte* sent;  // null where it is received
   size_t bytes;
 };
 
@@ -78,6 +78,8 @@ std::vector<T> exchange(MPI_Comm comm, const T& own) {
   }
   return values;
 }
+
+size_t as_size(int count) { return static_cast<size_t>(count); }
 
 int write(std::string_view words, char* text, int* length) {
   *length = static_cast<int>(words.copy(text, words.size()));
@@ -163,18 +165,23 @@ int MPI_Allreduce(const void*, void* result, int count, MPI_Datatype type, MPI_O
   return MPI_SUCCESS;
 }
 
-int MPI_Isend(const void* data, int count, MPI_Datatype, int peer, int tag, MPI_Comm comm,
-              MPI_Request* request) {
-  const auto* begin = static_cast<const std::byte*>(data);
-  const std::lock_guard lock(comm->group->mutex);
-  comm->group->letters.push_back({comm->rank, peer, tag, Bytes(begin, begin + count)});
-  *request = new ThreadRequest{comm->group, true, comm->rank, peer, tag, nullptr, 0};
+int MPI_Send_init(const void* data, int count, MPI_Datatype, int peer, int tag, MPI_Comm comm,
+                  MPI_Request* request) {
+  *request = new ThreadRequest{
+      comm->group, comm->rank, peer, tag, nullptr, static_cast<const std::byte*>(data), as_size(count)};
+  return MPI_SUCCESS;
+}
+
+int MPI_Start(MPI_Request* request) {
+  const ThreadRequest& send = **request;
+  const std::lock_guard lock(send.group->mutex);
+  send.group->letters.push_back({send.from, send.to, send.tag, Bytes(send.sent, send.sent + send.bytes)});
   return MPI_SUCCESS;
 }
 
 int MPI_Irecv(void* data, int count, MPI_Datatype, int peer, int tag, MPI_Comm comm, MPI_Request* request) {
-  *request = new ThreadRequest{
-      comm->group, false, peer, comm->rank, tag, static_cast<std::byte*>(data), static_cast<size_t>(count)};
+  *request = new ThreadRequest{comm->group, peer,          comm->rank, tag, static_cast<std::byte*>(data),
+                               nullptr,     as_size(count)};
   return MPI_SUCCESS;
 }
 
@@ -183,7 +190,8 @@ int MPI_Testsome(int count, MPI_Request* requests, int* num_done, int* indices, 
   for (int i = 0; i < count; ++i) {
     ThreadRequest& request = *requests[i];
     MPI_Status status{MPI_SUCCESS, 0};
-    if (!request.is_send) {
+    const bool is_send = request.sent != nullptr;
+    if (!is_send) {
       const std::lock_guard lock(request.group->mutex);
       auto& letters = request.group->letters;
       const auto letter = std::find_if(letters.begin(), letters.end(), [&](const Letter& one) {
@@ -191,12 +199,12 @@ int MPI_Testsome(int count, MPI_Request* requests, int* num_done, int* indices, 
       });
       if (letter == letters.end()) continue;
       status.bytes = static_cast<int>(letter->data.size());
-      std::copy_n(letter->data.begin(), std::min(letter->data.size(), request.bytes), request.data);
+      std::copy_n(letter->data.begin(), std::min(letter->data.size(), request.bytes), request.received);
       letters.erase(letter);
     }
     statuses[*num_done] = status;
     indices[(*num_done)++] = i;
-    MPI_Request_free(&requests[i]);
+    if (!is_send) MPI_Request_free(&requests[i]);  // one that was started stays
   }
   return MPI_SUCCESS;
 }

@@ -50,8 +50,9 @@ int MPI_Allgather(const void* own, int count, MPI_Datatype type, void* all, int 
                   MPI_Datatype all_type, MPI_Comm comm);
 int MPI_Allreduce(const void* own, void* result, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm);
 
-int MPI_Isend(const void* data, int count, MPI_Datatype type, int peer, int tag, MPI_Comm comm,
-              MPI_Request* request);
+int MPI_Send_init(const void* data, int count, MPI_Datatype type, int peer, int tag, MPI_Comm comm,
+                  MPI_Request* request);
+int MPI_Start(MPI_Request* request);
 int MPI_Irecv(void* data, int count, MPI_Datatype type, int peer, int tag, MPI_Comm comm,
               MPI_Request* request);
 int MPI_Testsome(int count, MPI_Request* requests, int* num_done, int* indices, MPI_Status* statuses);
