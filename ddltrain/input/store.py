@@ -111,7 +111,7 @@ class Store:
             low, high = max(first, start), min(last, end)
             if low < high:
                 with closing(ReadAhead(file, self.sizes[start:end], low - start, high - start)) as ahead:
-                    take_records(file, self.first + low, self.sizes[low:high].tolist(), take, ahead)
+                    take_records(file, self.first + low, self.sizes[low:high], take, ahead)
 
     def read_into(self, first: int, last: int, block: NDArray[np.uint8]) -> None:
         """Writes the images into `block`, uint8 [sum of their sizes], one right after another; see `read`."""
