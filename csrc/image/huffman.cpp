@@ -10,10 +10,14 @@ namespace {
 // Lengths of codes for weights in rising order, longest first: package-merge (Larmore and Hirschberg 1990).
 // At each of `max_bits` levels the weights are merged with the pairs of the level below.
 std::vector<int> code_lengths(const std::vector<uint64_t>& weights, int max_bits) {
-  std::vector<std::vector<bool>> is_pair(static_cast<size_t>(max_bits));
-  std::vector<uint64_t> below;
+  const size_t max_merged = 2 * weights.size();
+  std::vector<std::vector<uint8_t>> is_pair(static_cast<size_t>(max_bits));
+  std::vector<uint64_t> below, merged;
+  below.reserve(max_merged);
+  merged.reserve(max_merged);
   for (auto& level : is_pair) {
-    std::vector<uint64_t> merged;
+    level.reserve(max_merged);
+    merged.clear();
     size_t leaf = 0, pair = 0;
     while (leaf < weights.size() || 2 * pair + 1 < below.size()) {
       const bool has_pair = 2 * pair + 1 < below.size();
@@ -23,7 +27,7 @@ std::vector<int> code_lengths(const std::vector<uint64_t>& weights, int max_bits
       level.push_back(takes_pair);
       ++(takes_pair ? pair : leaf);
     }
-    below = std::move(merged);
+    below.swap(merged);
   }
   std::vector<int> lengths(weights.size(), 0);
   size_t used = 2 * weights.size() - 2;

@@ -8,11 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
 
 from ddltrain.bench import input_routes as routes
+from ddltrain.bench.input_peers import PeerRoute, open_peers
 from ddltrain.bench.input_pictures import Pictures, read_pictures
 from ddltrain.bench.input_routes import Case, Route
 from ddltrain.errors import DataError
@@ -68,9 +70,13 @@ def run_bench(options: Options) -> int:
     print(pictures.describe(), *(f"left out: {reason}" for reason in pictures.left_out), sep="\n")
     samplings = routes.samplings(options.image_size)
     print(f"difference to Pillow: {describe_difference(pictures, samplings['train'])}")
-    print(f"images per second, medians of {options.num_rounds} rounds; each route in turn in every round")
     with ExitStack() as stack:
-        cases = dict(_cases(options, pictures, samplings, stack))
+        folder = Path(stack.enter_context(TemporaryDirectory()))
+        peers, missing = open_peers(pictures, folder, max(options.threads))
+        for reason in missing:
+            print(f"left out: {reason}")
+        print(f"images per second, medians of {options.num_rounds} rounds; each route in turn in every round")
+        cases = dict(_cases(options, pictures, samplings, peers, stack))
         rows = time_cases(cases, len(pictures), options.num_rounds)
     print("\n".join(table(rows)))
     if options.json_file:
@@ -131,7 +137,11 @@ def describe_difference(pictures: Pictures, sampling: Sampling) -> str:
 
 
 def _cases(
-    options: Options, pictures: Pictures, samplings: dict[str, Sampling], stack: ExitStack
+    options: Options,
+    pictures: Pictures,
+    samplings: dict[str, Sampling],
+    peers: dict[str, PeerRoute],
+    stack: ExitStack,
 ) -> Iterator[tuple[Case, Route]]:
     for threads in options.threads:
         pool = stack.enter_context(ThreadPoolExecutor(threads))
@@ -146,6 +156,8 @@ def _cases(
                 Case("torchvision", "", phase, threads, "uint8"),
                 routes.torchvision(pictures, sampling, pool, threads),
             )
+            for name, make in peers.items():
+                yield Case(name, "", phase, threads, "uint8"), make(sampling, threads)
             for mode in MODES:
                 for name in options.outputs:
                     output, channels_last = OUTPUTS[name]

@@ -18,7 +18,7 @@ from ddltrain.input.decode import BatchDecoder, Sampling, Ticket
 Route = Callable[[int], None]  # decodes all pictures once, in the epoch given
 
 SEED = 0
-_BATCH_IMAGES = 64
+BATCH_IMAGES = 64
 _BATCHES_AHEAD = 2
 
 
@@ -46,15 +46,15 @@ def samplings(image_size: int) -> dict[str, Sampling]:
 def own(pictures: Pictures, sampling: Sampling, decoder: BatchDecoder) -> Route:
     """Batches into reused memory, a few under way."""
     count = len(pictures)
-    memory = [sampling.empty_batch(min(count, _BATCH_IMAGES)) for _ in range(_BATCHES_AHEAD + 1)]
+    memory = [sampling.empty_batch(min(count, BATCH_IMAGES)) for _ in range(_BATCHES_AHEAD + 1)]
     records = np.arange(count)
 
     def run(epoch: int) -> None:
         tickets: list[Ticket] = []
-        for number, first in enumerate(range(0, count, _BATCH_IMAGES)):
+        for number, first in enumerate(range(0, count, BATCH_IMAGES)):
             if number > _BATCHES_AHEAD:
                 tickets[number - _BATCHES_AHEAD - 1].wait()
-            part = slice(first, min(first + _BATCH_IMAGES, count))
+            part = slice(first, min(first + BATCH_IMAGES, count))
             out = memory[number % len(memory)][: part.stop - first]
             starts, sizes = pictures.starts[part], pictures.sizes[part]
             tickets.append(

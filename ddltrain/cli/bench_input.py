@@ -2,7 +2,7 @@
 
 DATA is a folder of pictures or a prepared data set. Pictures lie in memory, packed for our decoder and as files for the others. Each
 image is a random window (train) or the centre (eval), resized, mirrored and written to a batch in memory. ddltrain's `fast` and
-`exact` are the values of `data.decode` in a recipe.
+`exact` are the values of `data.decode` in a recipe. DALI and FFCV take part where they can be imported, and draw windows of their own.
 """
 
 import argparse

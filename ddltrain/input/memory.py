@@ -19,6 +19,7 @@ from ddltrain.errors import DataError
 from ddltrain.input.hosts import Hosts
 from ddltrain.input.order import Ints, StepPlan, Visits, epoch_order
 from ddltrain.input.region import Region
+from ddltrain.input.shard_reader import Take
 
 CHUNK_BYTES = 16 << 20  # read at a time
 _NUM_READERS = 2  # one copies while another waits for the disk, or for pages
@@ -48,6 +49,9 @@ class Source(Protocol):
 
     def __getitem__(self, index: int) -> HasImage:
         """One record, wherever it lies."""
+
+    def read(self, first: int, last: int, take: Take) -> None:
+        """Give the images of records first to last - 1 to `take`, a few at a time."""
 
     def read_into(self, first: int, last: int, block: NDArray[np.uint8]) -> None:
         """Write the images of records first to last - 1 into `block`, one right after another."""
@@ -154,7 +158,9 @@ class WholeSet:
         with self._hosts.agreed():
             if self._hosts.local_rank == 0:
                 descriptor = _new_file(self._index_bytes + _pages_bytes(self._image_bytes))
-                _reserve(descriptor, 0, self._index_bytes)
+                index = np.zeros(self._index_bytes // 8, np.int64)
+                np.cumsum(sizes, out=index[len(self._hosts.own_ranks) + 1 :][: len(sizes)])
+                _write(descriptor, 0, [index.data.cast("B")])
         if self._hosts.comm is not None:
             process, number = self._hosts.comm.bcast((os.getpid(), descriptor))
             with self._hosts.agreed():
@@ -169,10 +175,6 @@ class WholeSet:
         self._done = np.frombuffer(memory, np.int64, num_ranks)
         self._starts = np.frombuffer(memory, np.int64, num_records + 1, 8 * num_ranks)
         self._block = np.frombuffer(memory, np.uint8, self._image_bytes, self._index_bytes)
-        if self._hosts.local_rank == 0:
-            np.cumsum(self._source.sizes, out=self._starts[1:])
-        with self._hosts.agreed():
-            pass  # nobody reads the index before it is there
 
     def _load(self) -> None:
         """Read this rank's share of the records, about as many bytes as those of the host's other ranks."""
@@ -198,8 +200,13 @@ class WholeSet:
         if self._is_closed:
             return 0
         start, stop = self._starts[list(chunk)].tolist()
-        _reserve(self._file, self._index_bytes + start, stop - start)
-        self._source.read_into(*chunk, self._block[start:stop])
+        offset = self._index_bytes + start
+
+        def write(images: list[memoryview]) -> None:
+            nonlocal offset
+            offset += _write(self._file, offset, images)
+
+        self._source.read(*chunk, write)
         return int(stop - start)
 
 
@@ -264,16 +271,23 @@ def _open_file(process: int, number: int) -> int:
         ) from error
 
 
-def _reserve(descriptor: int, offset: int, num_bytes: int) -> None:
-    """Have the pages before they are written to: a lack of memory is an error here, and a SIGBUS later."""
-    if num_bytes:
-        try:
-            os.posix_fallocate(descriptor, offset, num_bytes)
-        except OSError as error:
-            raise DataError(
-                f"memory ran out while images were loaded ({error.strerror}); use more hosts, or prepare smaller pictures "
-                "(--size shorter=256)"
-            ) from error
+def _write(descriptor: int, offset: int, images: list[memoryview]) -> int:
+    """Write images one after another into the memory file. Returns their bytes.
+
+    A call costs less than stores into the mapped file, which fault at each page; and a lack of memory is an error here, and a
+    SIGBUS there.
+    """
+    num_bytes = sum(map(len, images))
+    try:
+        written = os.pwritev(descriptor, images, offset)
+        while written < num_bytes:
+            written += os.pwrite(descriptor, b"".join(images)[written:], offset + written)
+    except OSError as error:
+        raise DataError(
+            f"memory ran out while images were loaded ({error.strerror}); use more hosts, or prepare smaller pictures "
+            "(--size shorter=256)"
+        ) from error
+    return num_bytes
 
 
 def _pages_bytes(num_bytes: int) -> int:

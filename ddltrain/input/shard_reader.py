@@ -1,10 +1,11 @@
-"""Reads shards: opens them, and copies records in the order of the disk."""
+"""Reads shards: opens them, and hands on records in the order of the disk."""
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +18,24 @@ from ddltrain.input.record import image_of, record_key
 
 _PAGE_BYTES = 4096
 _AHEAD_BYTES = 16 << 20  # asked of the disk before it is needed
+_TAKE_BYTES = 1 << 20  # handed on at once, about
+_TAKE_IMAGES = 1024  # at most: a system call takes no more pieces
+
+Take = Callable[[list[memoryview]], None]
+"""Gets images that follow one another. They are valid during the call."""
 
 
 class ReadAhead:
-    """Asks the system to read on behind the place of reading, so that the disk is busy while records are copied."""
+    """Asks the system to read on behind the place of reading, so that the disk is busy while records are taken."""
 
     def __init__(self, file: Path, sizes: NDArray[np.int32], low: int, high: int) -> None:
         # Records lie in order, so the share of the bytes before a record tells its place in the file, nearly.
-        ends = np.cumsum(sizes + _PAGE_BYTES, dtype=np.int64)
+        before = int(sizes[:low].sum(dtype=np.int64)) + low * _PAGE_BYTES
+        ends = before + np.cumsum(sizes[low:high] + _PAGE_BYTES, dtype=np.int64)
+        total = int(sizes.sum(dtype=np.int64)) + len(sizes) * _PAGE_BYTES
         file_bytes = os.stat(file).st_size
-        self._places = (ends[low:high] * (file_bytes / ends[-1])).astype(np.int64)
-        before = int(ends[low - 1] * (file_bytes / ends[-1])) if low else 0
-        self._asked = max(0, before - _AHEAD_BYTES // 4)
+        self._places = (ends * (file_bytes / total)).astype(np.int64)
+        self._asked = max(0, int(before * (file_bytes / total)) - _AHEAD_BYTES // 4)
         self._descriptor = os.open(file, os.O_RDONLY)
 
     def reached(self, number: int) -> None:
@@ -45,25 +52,20 @@ class ReadAhead:
         os.close(self._descriptor)
 
 
-def copy_records(
-    file: Path,
-    first: int,
-    sizes: list[int],
-    block: NDArray[np.uint8],
-    ahead: ReadAhead,
-) -> None:
-    """Copies the packed images of the records from `first` on into `block`; raises `DataError` if one has not its size."""
-    position = 0
+def take_records(file: Path, first: int, sizes: NDArray[np.int32], take: Take, ahead: ReadAhead) -> None:
+    """Hands on the packed images of the records from `first` on; raises `DataError` if one has not its size."""
+    count = min(_TAKE_IMAGES, max(1, _TAKE_BYTES * len(sizes) // max(1, int(sizes.sum(dtype=np.int64)))))
     with open_shard(file) as env, env.begin(buffers=True) as transaction, transaction.cursor() as cursor:
-        is_there = cursor.set_key(record_key(first))
-        for number, size in enumerate(sizes):
-            ahead.reached(number)
-            image = image_of(cursor.value()) if is_there else b""
-            if len(image) != size:
-                raise DataError(f"{file}: record {first + number} is damaged; prepare the data set again")
-            block[position : position + size] = np.frombuffer(image, np.uint8)
-            position += size
-            is_there = cursor.next()
+        values = cursor.iternext(keys=False) if cursor.set_key(record_key(first)) else iter(())
+        for start in range(0, len(sizes), count):
+            ahead.reached(start)
+            images = [image_of(value) for value in islice(values, min(count, len(sizes) - start))]
+            for number, size in enumerate(sizes[start : start + count].tolist()):
+                if number == len(images) or len(images[number]) != size:
+                    raise DataError(
+                        f"{file}: record {first + start + number} is damaged; prepare the data set again"
+                    )
+            take(images)
 
 
 @dataclass

@@ -25,7 +25,7 @@ from ddltrain.input.record import (
     decode_record,
     record_key,
 )
-from ddltrain.input.shard_reader import ReadAhead, copy_records, open_shard, read_array, reason
+from ddltrain.input.shard_reader import ReadAhead, Take, open_shard, read_array, reason, take_records
 
 DATASET_FILE = "dataset.json"
 FORMAT = "ddltrain dataset"
@@ -99,24 +99,33 @@ class Store:
                 parts.append(read_array(env, file, DIGESTS_KEY, "u1"))
         return np.concatenate(parts).reshape(-1, DIGEST_BYTES)
 
-    def read_into(self, first: int, last: int, block: NDArray[np.uint8]) -> None:
-        """Writes the packed images of records first to last - 1 into `block`, one right after another.
+    def read(self, first: int, last: int, take: Take) -> None:
+        """Gives the packed images of records first to last - 1 to `take`, a few at a time, in the order of the disk.
 
-        `block` is uint8 [sum of their sizes] in any memory. Reads in the order of the disk; several threads may read
-        disjoint ranges at once. Raises `DataError` for a damaged shard.
+        Several threads may read disjoint ranges at once. Raises `DataError` for a damaged shard.
         """
-        if not 0 <= first <= last <= len(self) or len(block) != self.sizes[first:last].sum(dtype=np.int64):
-            raise ValueError(f"records {first} to {last} of {len(self)} into {len(block)} bytes")
-        position = 0
+        if not 0 <= first <= last <= len(self):
+            raise ValueError(f"records {first} to {last} of {len(self)}")
         for number, file in enumerate(self.files):
             start, end = self._starts[number : number + 2]
             low, high = max(first, start), min(last, end)
             if low < high:
-                sizes = self.sizes[start:end]
-                part = block[position : position + int(self.sizes[low:high].sum(dtype=np.int64))]
-                position += len(part)
-                with closing(ReadAhead(file, sizes, low - start, high - start)) as ahead:
-                    copy_records(file, self.first + low, self.sizes[low:high].tolist(), part, ahead)
+                with closing(ReadAhead(file, self.sizes[start:end], low - start, high - start)) as ahead:
+                    take_records(file, self.first + low, self.sizes[low:high], take, ahead)
+
+    def read_into(self, first: int, last: int, block: NDArray[np.uint8]) -> None:
+        """Writes the images into `block`, uint8 [sum of their sizes], one right after another; see `read`."""
+        if len(block) != self.sizes[first:last].sum(dtype=np.int64):
+            raise ValueError(f"records {first} to {last} into {len(block)} bytes")
+        position = 0
+
+        def copy(images: list[memoryview]) -> None:
+            nonlocal position
+            for image in images:
+                block[position : position + len(image)] = np.frombuffer(image, np.uint8)
+                position += len(image)
+
+        self.read(first, last, copy)
 
 
 @dataclass(frozen=True)

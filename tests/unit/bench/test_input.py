@@ -89,7 +89,7 @@ def test_routes_make_the_same_images(some: Pictures, phase: str) -> None:
 
 
 def test_our_route_takes_every_picture_once(some: Pictures, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(routes, "_BATCH_IMAGES", 2)
+    monkeypatch.setattr(routes, "BATCH_IMAGES", 2)
     seen: list[int] = []
     with BatchDecoder(2) as decoder:
         submit = decoder.submit

@@ -1,3 +1,5 @@
+import errno
+import os
 import threading
 import time
 from itertools import pairwise
@@ -14,6 +16,7 @@ from ddltrain.input.hosts import find_hosts
 from ddltrain.input.memory import WholeSet, chunks
 from ddltrain.input.order import StepPlan
 from ddltrain.input.region import Region
+from ddltrain.input.shard_reader import Take
 
 GIB = 1 << 30
 FOUR_HOSTS = Topology.of_sizes((2, 2, 2, 2))
@@ -113,9 +116,9 @@ class SlowSource(FakeSource):
         super().__init__(300, 1000)
         self.may_read = threading.Event()
 
-    def read_into(self, first: int, last: int, block: np.ndarray) -> None:
+    def read(self, first: int, last: int, take: Take) -> None:
         self.may_read.wait()
-        super().read_into(first, last, block)
+        super().read(first, last, take)
 
 
 def test_the_first_batches_do_not_wait_for_the_whole_set() -> None:
@@ -142,13 +145,41 @@ def test_the_first_batches_do_not_wait_for_the_whole_set() -> None:
 
 def test_an_error_of_the_reading_thread_is_raised_with_the_next_batch() -> None:
     class BadSource(FakeSource):
-        def read_into(self, first: int, last: int, block: np.ndarray) -> None:
+        def read(self, first: int, last: int, take: Take) -> None:
             raise DataError("a damaged shard")
 
-    memory = WholeSet(BadSource(300, 1000), find_hosts(None), StepPlan(300, 1, 16, "keep"), 1)
+    with pytest.raises(DataError, match="a damaged shard"):
+        load(BadSource(300, 1000))
+
+
+def load(source: FakeSource) -> np.ndarray:
+    """All images as they lie in memory."""
+    memory = WholeSet(source, find_hosts(None), StepPlan(300, 1, 16, "keep"), 1)
     held = memory.open(0)
-    with pytest.raises(DataError, match="a damaged shard"):  # noqa: PT012
-        for _ in range(500):
-            held.batch(slice(0, 16))
+    try:
+        while held.batch(slice(0, 16))[0] is not held.block:
             time.sleep(0.01)
-    memory.close()
+    finally:
+        memory.close()
+    return held.block
+
+
+def test_writes_that_are_cut_short_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    write_all, write = os.pwritev, os.pwrite
+    monkeypatch.setattr(os, "pwritev", lambda file, parts, at: write_all(file, parts[: len(parts) // 2], at))
+    monkeypatch.setattr(os, "pwrite", lambda file, data, at: write(file, data[:500], at))
+    source = FakeSource(300, 1000)
+    assert load(source).tobytes() == b"".join(source.image(record).tobytes() for record in range(300))
+
+
+def test_a_lack_of_memory_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    write_all = os.pwritev
+
+    def write(file: int, parts: list[memoryview], at: int) -> int:
+        if at:  # not the index, which comes first
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write_all(file, parts, at)
+
+    monkeypatch.setattr(os, "pwritev", write)
+    with pytest.raises(DataError, match=r"memory ran out while images were loaded .*; use more hosts"):
+        load(FakeSource(300, 1000))

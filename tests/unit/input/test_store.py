@@ -165,6 +165,29 @@ def test_ranges_are_read_into_a_block(tmp_path: Path) -> None:
     assert block.tobytes() == b"".join(record.image for record in records)
 
 
+def test_small_images_are_handed_on_in_pieces_that_a_system_call_takes(tmp_path: Path) -> None:
+    records = [Record("", 0, bytes([number % 256])) for number in range(2500)]
+    seen: list[int] = []
+    write_store(tmp_path, records, 1 << 30).read(1, 2400, lambda images: seen.append(len(images)))
+    assert sum(seen) == 2399
+    assert max(seen) <= os.sysconf("SC_IOV_MAX")
+
+
+@pytest.mark.parametrize("value", [None, encode_record(Record("5", 0, b"short"))])
+def test_a_record_that_is_missing_or_of_another_size_is_named(tmp_path: Path, value: bytes | None) -> None:
+    store = write_store(tmp_path, make_records(9))
+    with (
+        lmdb.open(str(store.files[0]), subdir=False, lock=False) as env,
+        env.begin(write=True) as transaction,
+    ):
+        if value is None:
+            transaction.delete(record_key(5))
+        else:
+            transaction.put(record_key(5), value)
+    with pytest.raises(DataError, match="record 5 is damaged; prepare"):
+        store.read_into(0, 9, np.zeros(store.sizes.sum(), np.uint8))
+
+
 def test_more_shards_than_a_process_may_have_files(tmp_path: Path) -> None:
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     records = make_records(400, image_bytes=9000)
