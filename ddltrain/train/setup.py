@@ -52,7 +52,14 @@ def make_steps(recipe: Recipe, dataset: Dataset, world_size: int) -> StepPlan:
         DataError: the global batch is larger than the training set.
     """
     train, num_records = recipe.train, len(dataset.splits["train"])
-    return StepPlan(num_records, world_size, train.batch_per_rank, recipe.data.last_batch, train.accumulate)
+    return StepPlan(
+        num_records,
+        world_size,
+        train.batch_per_rank,
+        recipe.data.last_batch,
+        train.accumulate,
+        train.global_batch,
+    )
 
 
 def schedule_of(recipe: Recipe, steps: StepPlan) -> Schedule:
@@ -218,6 +225,7 @@ def make_loaders(
         seed=recipe.train.seed,
         last_batch=recipe.data.last_batch,
         accumulate=recipe.train.accumulate,
+        global_batch=recipe.train.global_batch,
         groups=recipe.data.groups,
         num_threads=num_threads,
         pin=device.type == "cuda",

@@ -347,6 +347,16 @@ def test_accumulating_ranks_train_as_more_ranks_would(
     same_weights(model, reference)
 
 
+def test_unequal_shares_of_a_global_batch_train_as_one_rank_does(
+    dataset: Dataset, world: World, engine: Engine, alone: World
+) -> None:
+    together, model = train(dataset, recipe(2, 0, "train.global_batch=17"), world, engine, with_norm=False)
+    apart, reference = train(dataset, recipe(17), alone, Engine(alone), with_norm=False)
+    assert len(together.losses) == len(apart.losses) == 3 * -(-NUM_TRAIN // 17)
+    np.testing.assert_allclose(together.losses, apart.losses, rtol=1e-3)
+    same_weights(model, reference)
+
+
 def test_the_gradient_is_clipped_by_the_norm_of_its_sum_over_ranks(
     dataset: Dataset, world: World, engine: Engine, alone: World
 ) -> None:
