@@ -163,6 +163,7 @@ class CommRecipe:
         ),
         "auto",
     )
+    local: str = key(one_of("auto", "engine", "torch"), "auto")
     wire: str = key(one_of("fp32", "bf16", "fp16"), "fp32")
     timeout_s: float = key(above(0), 600.0)
     stall_report_s: float = key(above(0), 60.0)
