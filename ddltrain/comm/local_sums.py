@@ -30,6 +30,9 @@ from ddltrain.comm.waits import waiting
 from ddltrain.comm.way import Way
 from ddltrain.errors import CommError
 
+# What it is at has a time limit of its own; a program that has failed is not to wait for that.
+_END_TIMEOUT_S = 5.0
+
 
 @dataclass(frozen=True)
 class Memory:
@@ -75,7 +78,8 @@ class LocalSums:
         self._is_flushed = True
         thread = threading.Thread(target=self._worker.run, name="local sums", daemon=True)
         thread.start()
-        weakref.finalize(self, self._worker.tasks.put, "end")
+        # It must not be at work any more when the interpreter ends.
+        weakref.finalize(self, _end_worker, self._worker.tasks, thread)
 
     def memory(self, count: int) -> Memory:
         """Zeroed memory for a bucket of so many elements."""
@@ -90,14 +94,15 @@ class LocalSums:
         All ranks submit and wait in the same order.
         """
         task = _Task(memory, wire, name, self._mark())
+        self._worker.clock.begin()
         self._worker.tasks.put(task)
         self._is_flushed = False
         return Handle(lambda: self._wait(task), task.is_done.is_set, memory.whole)
 
     @property
     def busy_s(self) -> float:
-        """The time so far, in seconds, from each bucket's beginning to its end."""
-        return self._worker.busy_s
+        """The time so far, in seconds, with a bucket under way."""
+        return self._worker.clock.busy_s
 
     def way(self, memory: Memory, wire: str | None) -> Way:
         """How a bucket is summed."""
@@ -123,19 +128,51 @@ class LocalSums:
         return torch.cuda.current_stream(self._device).record_event() if self._device.type == "cuda" else None
 
 
+def _end_worker(tasks: "queue.SimpleQueue[_Task | str]", thread: threading.Thread) -> None:
+    tasks.put("end")
+    thread.join(_END_TIMEOUT_S)
+
+
+class _Clock:
+    """The time with something under way; several threads use it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._num_under_way = 0
+        self._since_s = self._before_s = 0.0
+
+    def begin(self) -> None:
+        with self._lock:
+            if not self._num_under_way:
+                self._since_s = time.perf_counter()
+            self._num_under_way += 1
+
+    def end(self) -> None:
+        with self._lock:
+            self._num_under_way -= 1
+            if not self._num_under_way:
+                self._before_s += time.perf_counter() - self._since_s
+
+    @property
+    def busy_s(self) -> float:
+        with self._lock:
+            return self._before_s + (time.perf_counter() - self._since_s if self._num_under_way else 0.0)
+
+
 class _Worker:
     """The thread's side.
 
     Attributes:
         tasks: what to do: buckets, "flush" behind the last one of a step, "end".
         error: what has ended it.
+        clock: while a bucket is under way.
     """
 
     def __init__(self, engine: Engine, device: torch.device, timeout_s: float) -> None:
         self.group = LocalGroup(engine, device, timeout_s)
         self.tasks: queue.SimpleQueue[_Task | str] = queue.SimpleQueue()
         self.error: BaseException | None = None
-        self.busy_s = 0.0
+        self.clock = _Clock()
         self._engine, self._device = engine, device
         self._is_one_host = len(engine.topology.hosts) == 1
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
@@ -145,7 +182,6 @@ class _Worker:
         before: _Task | None = None
         while (task := self.tasks.get()) != "end":
             own = task if isinstance(task, _Task) else None
-            start_s = time.perf_counter()
             try:
                 if self.error is None:
                     with self._on_stream():
@@ -155,12 +191,12 @@ class _Worker:
                             self._end(before)
             except BaseException as error:  # noqa: BLE001  # the rank's own thread raises it
                 self.error = error
-            self.busy_s += time.perf_counter() - start_s
-            if before is not None:
-                before.is_done.set()
-            if self.error is not None and own is not None:
-                own.is_done.set()
-            before = own
+            ended = [before] if self.error is None else [before, own]
+            for one in ended:
+                if one is not None:
+                    self.clock.end()
+                    one.is_done.set()
+            before = own if self.error is None else None
 
     def _begin(self, task: _Task) -> None:
         memory = task.memory
