@@ -117,6 +117,15 @@ CASES = (
         overrides=_STALL,
     ),
     Case(
+        "stop-torch",
+        "SIGSTOP, summing by torch.distributed",
+        "forward",
+        "os.kill(os.getpid(), signal.SIGSTOP)",
+        (*_CAUSE, "'bucket 0' inside the host waits for rank {rank}"),
+        overrides=(*_STALL, "comm.local=torch"),
+        only="host",
+    ),
+    Case(
         "stop-evaluation",
         "SIGSTOP in the evaluation",
         "evaluation",

@@ -12,6 +12,7 @@ rank does in which order follows from the buckets alone, so that it is the same 
 """
 
 import queue
+import re
 import threading
 import time
 import weakref
@@ -246,7 +247,8 @@ class _Worker:
                 if self._stream is not None:
                     self._stream.synchronize()
             except RuntimeError as error:
-                reason = str(error).splitlines()[0].rpartition("] ")[2]  # without the line of its source
+                # Without the line of its source, and its advice.
+                reason = re.sub(r"^\[\S+\] ", "", str(error).splitlines()[0]).partition(". ")[0]
                 raise CommError(
                     f"[rank {self._engine.rank}] {what} waits for {self.group.missing()}: {reason}"
                 ) from error
