@@ -107,7 +107,7 @@ CASES = (
         "kill", "SIGKILL", "forward", "os.kill(os.getpid(), signal.SIGKILL)", (*_CAUSE, "signal 9 (SIGKILL)")
     ),
     Case("crash", "SIGSEGV", "backward", "os.kill(os.getpid(), signal.SIGSEGV)", (*_CAUSE, "SIGSEGV")),
-    Case("exit", "exit without a word", "forward", "os._exit(7)", (*_CAUSE, "ended with status 7")),
+    Case("exit", "exit without a word", "forward", "os._exit(7)", _CAUSE, 7),
     Case(
         "stop",
         "SIGSTOP",
