@@ -82,6 +82,7 @@ class TrainRecipe:
     seed: int = key(between(0, (1 << 32) - 1), 0)
     label_smoothing: float = key(below_one(), 0.0)
     accumulate: int = key(between(1, 1 << 20), 1)
+    global_batch: int = key(between(0, 1 << 40), 0)
     precision: str = key(one_of("fp32", "bf16", "fp16"), "fp32")
     ema: float = key(below_one(), 0.0)
     compile: bool = key(ANY, False)
@@ -89,6 +90,10 @@ class TrainRecipe:
     device: str = key(one_of("auto", "cpu", "cuda"), "auto")
     threads: int = key(between(0, 4096), 0)
     not_finite: str = key(one_of("stop", "skip"), "stop")
+
+    def global_batch_on(self, num_ranks: int) -> int:
+        """Images of a step on so many ranks."""
+        return self.global_batch or num_ranks * self.batch_per_rank * self.accumulate
 
 
 @dataclass(frozen=True)
@@ -158,6 +163,7 @@ class CommRecipe:
         ),
         "auto",
     )
+    local: str = key(one_of("auto", "engine", "torch"), "auto")
     wire: str = key(one_of("fp32", "bf16", "fp16"), "fp32")
     timeout_s: float = key(above(0), 600.0)
     stall_report_s: float = key(above(0), 60.0)

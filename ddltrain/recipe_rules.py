@@ -25,6 +25,16 @@ def check_together(recipe: "Recipe", name: str) -> None:
         )
     _check_hybrid(recipe, name)
     _check_sizes(recipe, name)
+    _check_local(recipe, name)
+
+
+def _check_local(recipe: "Recipe", name: str) -> None:
+    comm = recipe.comm
+    if comm.local == "torch" and (comm.algorithm != "auto" or comm.check):
+        key = "comm.check=true" if comm.check else f'comm.algorithm="{comm.algorithm}"'
+        raise RecipeError(
+            f'{name}: comm.local = "torch" sums in a way of its own; leave out {key}, or set comm.local="engine"'
+        )
 
 
 def _check_hybrid(recipe: "Recipe", name: str) -> None:

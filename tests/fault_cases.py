@@ -107,7 +107,7 @@ CASES = (
         "kill", "SIGKILL", "forward", "os.kill(os.getpid(), signal.SIGKILL)", (*_CAUSE, "signal 9 (SIGKILL)")
     ),
     Case("crash", "SIGSEGV", "backward", "os.kill(os.getpid(), signal.SIGSEGV)", (*_CAUSE, "SIGSEGV")),
-    Case("exit", "exit without a word", "forward", "os._exit(7)", (*_CAUSE, "ended with status 7")),
+    Case("exit", "exit without a word", "forward", "os._exit(7)", _CAUSE, 7),
     Case(
         "stop",
         "SIGSTOP",
@@ -115,6 +115,15 @@ CASES = (
         "os.kill(os.getpid(), signal.SIGSTOP)",
         (*_CAUSE, "rank {rank} on host {host} is waited for and does not come", "bucket"),
         overrides=_STALL,
+    ),
+    Case(
+        "stop-torch",
+        "SIGSTOP, summing by torch.distributed",
+        "forward",
+        "os.kill(os.getpid(), signal.SIGSTOP)",
+        (*_CAUSE, "'bucket 0' inside the host waits for rank {rank}"),
+        overrides=(*_STALL, "comm.local=torch"),
+        only="host",
     ),
     Case(
         "stop-evaluation",

@@ -24,6 +24,7 @@ REPOSITORY = Path(__file__).parent.parent
 RECIPE = REPOSITORY / "models" / "resnet20-cifar" / "digits.toml"
 LIMIT_S = 30  # that a fault may take to end the job
 TIMEOUT_S = 150
+NO_END = -1  # in place of a status
 FOLDER_VARIABLE = "DDL_TEST_FOLDER"
 
 
@@ -57,6 +58,8 @@ def run_case(case: Case, num_ranks: int, place: str, digits: Path, folder: Path)
             fault_s = time.time()
             case.outside(2, folder)
         status = job.wait(TIMEOUT_S)
+    except (subprocess.TimeoutExpired, TimeoutError):
+        status = NO_END
     finally:
         job.kill()
         if case.outside and case.outside != kill_host:
@@ -91,8 +94,8 @@ def problems(case: Case, num_ranks: int, place: str, result: Result) -> list[str
         if word.format(**expected) not in result.output
     ]
     is_right = result.status not in (0, 75) if case.status is None else result.status == case.status
-    if not is_right:
-        found.append(f"status {result.status}")
+    if not is_right or result.status == NO_END:
+        found.append(f"status {result.status}" if result.status != NO_END else f"no end in {TIMEOUT_S} s")
     if result.seconds and result.seconds > LIMIT_S and case.status != 0:
         found.append(f"took {result.seconds:.0f} s")
     found += [f"left {name}" for name in result.leftovers]

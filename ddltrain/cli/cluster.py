@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 EXAMPLES = """\
 examples:
   ddltrain cluster up --hosts 4 --rate 500mbit
+  ddltrain cluster up --hosts 8 --rate 200mbit --racks 2 --uplink 400mbit --delay 0.2ms
   ddltrain cluster run -- python my_program.py
   ddltrain cluster run --mpi-options "--mca coll ^han" -- ddltrain bench-allreduce
   ddltrain cluster down

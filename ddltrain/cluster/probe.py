@@ -6,7 +6,9 @@ import socket
 import statistics
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ddltrain.cluster.shape import Shape
@@ -24,6 +26,9 @@ _SETTLE_S = 0.05
 _MEASURE_S = 0.2
 _ROUND_TRIPS = 41
 _TRIES = 3
+# Several senders take a while to get their shares of an uplink, whose queue is deep.
+_TOGETHER_SETTLE_S = 0.5
+_TOO_BUSY = "the machine is too busy or too slow for this emulation; ask for fewer hosts or a lower rate"
 
 
 @dataclass(frozen=True)
@@ -35,7 +40,9 @@ class Measured:
 
 
 def check_links(shape: Shape, say: Callable[[str], None]) -> Measured:
-    """Measure every link of every host, one at a time, both as sender and receiver, and say what was found.
+    """Measure every link of every host, one at a time, both as sender and receiver, then the uplink of every rack with all its hosts.
+
+    Says what was found.
 
     Returns:
         The median over the links within a rack.
@@ -47,18 +54,70 @@ def check_links(shape: Shape, say: Callable[[str], None]) -> Measured:
         say("1 host: no link to measure")
         return Measured(shape.goodput_bytes_s(1, 1), 0.0)
     inside: list[Measured] = []
+    across: list[Measured] = []
     for link in range(shape.num_links):
         for source in shape.hosts:
             target = source % shape.num_hosts + 1
             measured = _measured_well(shape, source, target, link)
             say(_line(shape, source, target, link, measured))
-            if shape.rack(source) == shape.rack(target):
-                inside.append(measured)
-    inside = inside or [measured]
+            (inside if shape.rack(source) == shape.rack(target) else across).append(measured)
+    if across:
+        _check_uplinks(shape, say)
+        for where, links in (("inside a rack", inside), ("between racks", across)):
+            if links:
+                say(f"{where}, host to host: {_figures(_median(links))}")
+    return _median(inside or across)
+
+
+def _check_uplinks(shape: Shape, say: Callable[[str], None]) -> None:
+    """All hosts of a rack send to the next rack at once: what their own links allow, and the uplink does not, must not arrive."""
+    for link in range(shape.num_links):
+        for rack in range(shape.num_racks):
+            own, others = (
+                [host for host in shape.hosts if shape.rack(host) == number]
+                for number in (rack, (rack + 1) % shape.num_racks)
+            )
+            pairs = [(source, others[place % len(others)]) for place, source in enumerate(own)]
+            asked_bytes_s = shape.uplink_goodput_bytes_s(rack)
+            for _ in range(_TRIES):
+                together_bytes_s = _together_bytes_s(shape, pairs, link)
+                problem = complaint(asked_bytes_s, 0.0, Measured(together_bytes_s, 0.0))
+                if not problem:
+                    break
+            else:
+                raise ClusterError(
+                    f"the uplink of rack {rack} {problem}, {_TRIES} times in a row: {_TOO_BUSY}"
+                )
+            say(
+                f"rack {rack} uplink {link} -> rack {(rack + 1) % shape.num_racks}, {len(pairs)} host(s) at once: "
+                f"{together_bytes_s / 1e6:.2f} MB/s of payload ({together_bytes_s / asked_bytes_s:.1%} of what the rates allow)"
+            )
+
+
+def _together_bytes_s(shape: Shape, pairs: Sequence[tuple[int, int]], link: int) -> float:
+    """Payload bytes a second of all pairs of hosts that send at once."""
+
+    def send(pair: tuple[int, int]) -> float:
+        source, target = pair
+        names = shape.namespace(source), shape.namespace(target)
+        with _connected(*names, shape.address(target, link)) as (client, peer):
+            start.wait()
+            return _goodput_bytes_s(client, peer, _TOGETHER_SETTLE_S + 20 * shape.round_trip_s(*pair))
+
+    start = threading.Barrier(len(pairs))
+    with ThreadPoolExecutor(len(pairs)) as pool:
+        return sum(pool.map(send, pairs))
+
+
+def _median(links: Sequence[Measured]) -> Measured:
     return Measured(
-        statistics.median(one.goodput_bytes_s for one in inside),
-        statistics.median(one.round_trip_s for one in inside),
+        statistics.median(one.goodput_bytes_s for one in links),
+        statistics.median(one.round_trip_s for one in links),
     )
+
+
+def _figures(measured: Measured) -> str:
+    return f"{measured.goodput_bytes_s / 1e6:.2f} MB/s, round trip {measured.round_trip_s * 1e6:.0f} us"
 
 
 def complaint(asked_bytes_s: float, asked_round_trip_s: float, measured: Measured) -> str:
@@ -91,8 +150,7 @@ def _measured_well(shape: Shape, source: int, target: int, link: int) -> Measure
         if not problem:
             return measured
     raise ClusterError(
-        f"the link from host {source} to host {target} {problem}, {_TRIES} times in a row: the machine is too busy or too slow "
-        "for this emulation; ask for fewer hosts or a lower rate"
+        f"the link from host {source} to host {target} {problem}, {_TRIES} times in a row: {_TOO_BUSY}"
     )
 
 
@@ -106,19 +164,24 @@ def _line(shape: Shape, source: int, target: int, link: int, measured: Measured)
 
 def measure(source: str, target: str, address: str, round_trip_s: float = 0.0) -> Measured:
     """Measure from the namespace `source` to `address` in the namespace `target`; `round_trip_s` is what to be prepared for."""
-    server = _socket_in(target)
-    with server:
+    with _connected(source, target, address) as (client, peer):
+        round_trip = _round_trip_s(client, peer)
+        return Measured(_goodput_bytes_s(client, peer, _SETTLE_S + 20 * round_trip_s), round_trip)
+
+
+@contextmanager
+def _connected(source: str, target: str, address: str) -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Both ends of a connection from one namespace to an address in another."""
+    with _socket_in(target) as server:
         server.bind((address, 0))
         server.listen(1)
-        client = _socket_in(source)
-        with client:
+        with _socket_in(source) as client:
             client.settimeout(10)
             client.connect(server.getsockname())
             peer, _ = server.accept()
             with peer:
                 peer.settimeout(10)
-                round_trip = _round_trip_s(client, peer)
-                return Measured(_goodput_bytes_s(client, peer, _SETTLE_S + 20 * round_trip_s), round_trip)
+                yield client, peer
 
 
 def _socket_in(namespace: str) -> socket.socket:

@@ -60,7 +60,8 @@ def write_scripts(shape: Shape) -> None:
         for form in ("", "::ffff:")
         for host in shape.hosts
     ]
-    (folder / "hosts").write_text("\n".join(["127.0.0.1 localhost", *names, ""]))
+    loopback = [f"{form}127.0.0.1 localhost" for form in ("", "::ffff:")]
+    (folder / "hosts").write_text("\n".join([*loopback, *names, ""]))
 
 
 def link_facts(known: State) -> dict[str, float | int | str]:

@@ -124,6 +124,13 @@ class Shape:
         rate_bits_s = min(self.rate_bits_s, self.uplink_bits_s) if crosses else self.rate_bits_s
         return rate_bits_s / 8 * GOODPUT_SHARE
 
+    def uplink_goodput_bytes_s(self, rack: int) -> float:
+        """Payload bytes a second that one uplink should carry from a rack to the next when all hosts of the rack send."""
+        sizes = [sum(self.rack(host) == number for host in self.hosts) for number in range(self.num_racks)]
+        senders, receivers = sizes[rack], sizes[(rack + 1) % self.num_racks]
+        rate_bits_s = min(self.uplink_bits_s, self.rate_bits_s * min(senders, receivers))
+        return rate_bits_s / 8 * GOODPUT_SHARE
+
     def round_trip_s(self, source: int, target: int) -> float:
         """The asked-for round trip between two hosts; the machine's own time comes on top."""
         return 2 * self.delay_s * (1 if self.rack(source) == self.rack(target) else 2)

@@ -4,9 +4,7 @@
 """
 
 import dataclasses
-import fcntl
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ddltrain.cluster.shape import Shape
+from ddltrain.comm.folder_lock import ALONE, FolderLock
 from ddltrain.errors import ClusterError
 
 FOLDER = Path("/run/ddltrain-clusters")
@@ -45,12 +44,8 @@ def folder_of(name: str) -> Path:
 def lock() -> Iterator[None]:
     """Let one command at a time make or remove clusters; it also keeps them from measuring at once."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(FOLDER, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    with FolderLock(FOLDER, ALONE):
         yield
-    finally:
-        os.close(descriptor)
 
 
 def write(state: State) -> None:

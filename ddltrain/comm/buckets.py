@@ -27,6 +27,8 @@ from torch import nn
 
 from ddltrain.comm.engine import Engine
 from ddltrain.comm.handle import Handle
+from ddltrain.comm.local_sums import LocalSums
+from ddltrain.comm.way import Way
 
 
 class Buckets:
@@ -39,6 +41,7 @@ class Buckets:
         extras: float32 [num_extras], summed along with the gradients; sums of counts are exact up to 2^24.
         comm_s: the time in the newest step, in seconds, with an all-reduce under way on this rank.
         exposed_s: the part of it behind backward, in `allreduce_`.
+        is_local: whether ranks of a host sum by torch.distributed.
     """
 
     def __init__(
@@ -48,11 +51,13 @@ class Buckets:
         bucket_bytes: int,
         num_extras: int,
         wire: str | None = None,
+        local: LocalSums | None = None,
     ) -> None:
         """Collective: on the CPU the buckets lie in memory that the ranks of a host share.
 
         Args:
             wire: "bf16" or "fp16" sends gradients in 16 bits between hosts.
+            local: what sums them instead of the engine alone.
         """
         groups = _group(
             [parameter for parameter in model.parameters() if parameter.requires_grad], bucket_bytes
@@ -65,7 +70,10 @@ class Buckets:
             self.wires.append(None)
         device = groups[0][0].device if groups[0] else torch.device("cpu")
         sizes = [*counts[:-1], counts[-1] + num_extras]
-        self.flat = [_zeros(size, device, engine) for size in sizes]
+        self.is_local = local is not None
+        self._local, self._memories = local, [local.memory(size) for size in sizes] if local else []
+        self.flat = [memory.whole[:size] for memory, size in zip(self._memories, sizes, strict=False)]
+        self.flat = self.flat or [_zeros(size, device, engine) for size in sizes]
         self.extras = self.flat[-1][counts[-1] :]
         self.comm_s = self.exposed_s = 0.0
         self._engine = engine
@@ -91,17 +99,30 @@ class Buckets:
         for handle in self._handles:
             handle.wait()
         self.exposed_s = time.perf_counter() - start_s
-        self.comm_s = self._engine.busy_s - self._busy_before_s
+        self.comm_s = self._busy_s() - self._busy_before_s
         if self._is_first_step:
             self._is_first_step = False
             self._agree_on_order()
+
+    def overlaps(self, index: int) -> bool:
+        """Whether a bucket can travel during backward."""
+        return self.is_local or self._engine.overlaps(self.flat[index], self.wires[index])
+
+    def way(self, index: int) -> Way:
+        """How a bucket is summed."""
+        if self._local is not None:
+            return self._local.way(self._memories[index], self.wires[index])
+        return self._engine.way_of(self.flat[index], self.wires[index])
+
+    def _busy_s(self) -> float:
+        return self._local.busy_s if self._local is not None else self._engine.busy_s
 
     def _start_step(self) -> None:
         self.holds_back = False
         self._missing = self.num_parameters.copy()
         self._filled: list[int] = []
         self._num_submitted = 0
-        self._busy_before_s = self._engine.busy_s
+        self._busy_before_s = self._busy_s()
         self._handles: list[Handle] = []
 
     def _counter_of(self, index: int) -> Callable[[torch.Tensor], None]:
@@ -127,7 +148,9 @@ class Buckets:
         """Start the all-reduces of the buckets up to the place `end` in the order, those that can go by themselves at once."""
         for index in self._order[self._num_submitted : end]:
             bucket, wire, name = self.flat[index], self.wires[index], f"bucket {index}"
-            if self._engine.overlaps(bucket, wire):
+            if self._local is not None:
+                self._handles.append(self._local.submit(self._memories[index], wire, name))
+            elif self._engine.overlaps(bucket, wire):
                 self._handles.append(self._engine.allreduce_async(bucket, wire=wire, name=name))
             elif end < len(self.flat):
                 return

@@ -1,7 +1,8 @@
-"""The two halves of an all-reduce, as plans of their own.
+"""Parts of an all-reduce, as plans of their own.
 
     reduce_scatter   part r of rank r's buffer becomes the reduction of that part; other parts are left undefined
     all_gather       part r of rank r's buffer goes to all ranks
+    across           an all-reduce for each place in a host: of the first ranks of all hosts, of the second ones, ...
 
 The parts are the range cut evenly into as many as there are ranks (`part_of`).
 """
@@ -10,9 +11,12 @@ import zlib
 
 import numpy as np
 
-from ddltrain.comm.plans.plan import Ints, Kind, Plan, check_sizes, cut, merge, rows, split
+from ddltrain.comm.plans.plan import PEER, Ints, Kind, Plan, check_sizes, cut, merge, rows, split
+from ddltrain.comm.plans.ring import ring
 from ddltrain.comm.plans.steps import Group, ring_all_gather, ring_reduce_scatter
 from ddltrain.comm.topology import Topology
+
+ACROSS = "across"
 
 
 def part_of(rank: int, world_size: int, count: int) -> slice:
@@ -29,6 +33,24 @@ def reduce_scatter(topology: Topology, count: int, segment_count: int, windows: 
 def all_gather(topology: Topology, count: int, segment_count: int, windows: bool) -> Plan:
     """Every rank's own part is copied to all ranks; `windows` needs one host and data in a window."""
     return _half("all_gather", topology, count, segment_count, Kind.LOCAL_SPREAD if windows else None)
+
+
+def across(topology: Topology, count: int, segment_count: int) -> Plan:
+    """The buffers of the ranks with one place in their hosts become their reduction, by a ring; hosts have equally many ranks."""
+    hosts = topology.hosts
+    between = ring(Topology.flat(len(hosts)), count, segment_count)
+
+    def build(rank: int) -> Ints:
+        host = topology.host_of(rank)
+        table = between.ops_of(host).copy()
+        table[:, PEER] = np.array(hosts)[:, hosts[host].index(rank)][table[:, PEER]]
+        return table
+
+    def sent(rank: int) -> int:
+        return between.sent_elements(topology.host_of(rank))
+
+    description = f"ring of {len(hosts)} hosts"
+    return Plan(ACROSS, topology, count, between.lanes, between.num_rounds, description, build, sent)
 
 
 def key_of(plan: Plan, segment_count: int) -> int:

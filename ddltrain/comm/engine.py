@@ -35,6 +35,7 @@ class Engine:
     Attributes:
         topology: which ranks share a host.
         has_windows: whether `allocate` gives memory that the ranks of a host share.
+        has_background: whether operations get on while nobody waits.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class Engine:
         self.world_size = self._runner.world_size
         self.topology = self._runner.topology
         self.has_windows = self._runner.has_windows
+        self.has_background = self._runner.has_background
 
     def allocate(self, bytes: int) -> torch.Tensor:
         """Zeroed memory, uint8 [bytes], in a window that the ranks of this host share, where windows can be had.
@@ -147,7 +149,8 @@ class Engine:
         """Start what `allreduce_` does, and return at once. Collective.
 
         Several may be under way; those of higher priority, then the older ones, go first. Takes CPU tensors only. Instead of the MPI
-        library's own all-reduce, which would block, it takes halving_doubling. Results are not checked.
+        library's own all-reduce, which would block, it takes halving_doubling. Results are not checked. With the algorithm "across",
+        ranks reduce with those of the same place in other hosts only (`ddltrain.comm.collectives`).
         """
         whole = _tensor_of(tensor)
         self._runner.check(whole, op, wire)
@@ -287,7 +290,7 @@ class Engine:
 
     def overlaps(self, tensor: torch.Tensor, wire: str | None = None) -> bool:
         """Whether `allreduce_async` would do for a tensor what `allreduce_` does, and get on with it while nobody waits."""
-        if self.world_size == 1 or not tensor.is_cpu or self._checks or not self._runner.has_background:
+        if self.world_size == 1 or not tensor.is_cpu or self._checks or not self.has_background:
             return False
         return self._selection.choose(tensor, self._runner.in_window(tensor), wire) != MPI_OWN
 

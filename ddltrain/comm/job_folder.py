@@ -1,7 +1,6 @@
 """The folder in memory in which Open MPI keeps what the ranks of a host share, so that nothing is left however a job ends."""
 
 import contextlib
-import fcntl
 import os
 import shutil
 import tempfile
@@ -9,11 +8,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from ddltrain.comm.folder_lock import ALONE_OR_NEVER, SHARED, FolderLock
+
 # Names the job for the ranks, their guards and whoever cleans up behind them.
 JOB_VARIABLE = "DDL_JOB"
 
 _PREFIX = "ddltrain-job-"
-_held: list[int] = []  # descriptors that stay open, and locked, as long as the process lives
+_held: list[FolderLock] = []  # as long as the process lives
 
 
 def job_folder(job: str) -> Path:
@@ -31,16 +32,14 @@ def hold_job_folder(environ: Mapping[str, str]) -> None:
     if JOB_VARIABLE in environ:
         folder = job_folder(environ[JOB_VARIABLE])
         folder.mkdir(mode=0o700, exist_ok=True)
-        descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
-        _held.append(descriptor)
+        _held.append(FolderLock(folder, SHARED))
 
 
 def leave_job_folder(environ: Mapping[str, str]) -> None:
     """Remove the folder if nobody else on this host holds it."""
-    for descriptor in _held:
+    for lock in _held:
         with contextlib.suppress(OSError):  # the others still need it
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock.change(ALONE_OR_NEVER)
             shutil.rmtree(job_folder(environ[JOB_VARIABLE]), ignore_errors=True)
 
 
@@ -50,29 +49,28 @@ def kept_job_folder(job: str) -> Iterator[None]:
     sweep_job_folders()
     folder = job_folder(job)
     folder.mkdir(mode=0o700)
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
-        yield
+        with FolderLock(folder, SHARED):
+            yield
     finally:
-        os.close(descriptor)
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def sweep_job_folders() -> None:
     """Remove what killed jobs have left on this host; what a living one uses is locked."""
     for folder in Path(_shared_memory()).glob(f"{_PREFIX}*"):
-        try:
-            descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            continue  # another user's
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Where that fails it is in use, or another user's.
+        with contextlib.suppress(OSError), FolderLock(folder, ALONE_OR_NEVER):
             shutil.rmtree(folder, ignore_errors=True)
-        except OSError:
-            continue  # in use
-        finally:
-            os.close(descriptor)
+
+
+def remove_own_segments() -> None:
+    """Remove the files that Open MPI has made for this process outside of a job's folder. It must be the only rank of its world."""
+    with contextlib.suppress(OSError):  # not on Linux
+        for line in Path("/proc/self/maps").read_text().splitlines():
+            file = Path(line.split(maxsplit=5)[-1])
+            if file.name.startswith("sm_segment."):  # mapped by a world of one: nobody else's
+                file.unlink(missing_ok=True)
 
 
 def _shared_memory() -> str:

@@ -25,6 +25,8 @@ _MARK = "::ddltrain:: "
 _LINE = re.compile(re.escape(_MARK) + r"(\{.*\})\s*$")
 # So says Open MPI of a host whose daemon it has lost, sooner than the agent can.
 _LOST_HOST = re.compile(r"\s*Remote daemon:.* on node (\S+)\s*$")
+# And so of a rank that has closed its connections; this rank ends, too, and may be heard of sooner.
+_PEER_HOST = re.compile(r"\s*Peer host:\s+(\S+)\s*$")
 _RANKS = re.compile(r"\brank (\d+)")
 
 # How much a rank's word explains: others may fail only because it did, and some are ended by mpiexec.
@@ -114,6 +116,7 @@ class Report:
     _waits: dict[int, set[int]] = field(default_factory=dict)
     _stalls: list[dict[str, Any]] = field(default_factory=list)
     _lost_host: str = ""
+    _peer_host: str = ""
 
     def take(self, line: str) -> bool:
         """Whether the line was for the launcher; then it is noted."""
@@ -121,6 +124,8 @@ class Report:
         if not found:
             if lost := _LOST_HOST.match(line):
                 self._lost_host = self._lost_host or lost[1]
+            if peer := _PEER_HOST.match(line):
+                self._peer_host = self._peer_host or peer[1]
             return False
         entries = json.loads(found[1])
         kind = entries["kind"]
@@ -168,7 +173,16 @@ class Report:
             )
         if not self._failures:
             return None
-        first = min(self._failures, key=lambda failure: failure["weight"])
+        # Of silent ends, that on the host which MPI has missed first is the reason.
+        missed = self._peer_host if self._peer_host in self.hosts.values() else ""
+        first = min(
+            self._failures,
+            key=lambda one: (one["weight"], one["weight"] == _SILENT_END and one["host"] != missed),
+        )
+        if first["weight"] == _SILENT_END and missed and first["host"] != missed:
+            rank = next(rank for rank, host in self.hosts.items() if host == missed)
+            what = f"has left (rank {first['rank']} says: {first['text']})"
+            return Cause(rank, first["world_size"], missed, what)
         if first["weight"] == _CONSEQUENCE and (silent := self._silent()) is not None:
             host = self.hosts.get(silent, "unknown")
             what = f"does not come (rank {first['rank']} says: {first['text']})"

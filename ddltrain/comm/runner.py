@@ -6,7 +6,7 @@ import weakref
 import torch
 
 from ddltrain.comm import _engine
-from ddltrain.comm.collectives import all_gather, key_of, reduce_scatter
+from ddltrain.comm.collectives import ACROSS, across, all_gather, key_of, reduce_scatter
 from ddltrain.comm.handle import Errors, Handle
 from ddltrain.comm.plans import PLANNERS
 from ddltrain.comm.plans.plan import Plan
@@ -233,6 +233,8 @@ class Runner:
             return reduce_scatter(self.topology, count, segment_count, in_window and one_host)
         if algorithm == "all_gather":
             return all_gather(self.topology, count, segment_count, in_window and one_host)
+        if algorithm == ACROSS:
+            return across(self.topology, count, segment_count)
         if algorithm == "shared_memory":
             if not in_window:
                 raise CommError("shared_memory needs tensors that lie in memory from Engine.allocate")

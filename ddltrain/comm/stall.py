@@ -47,7 +47,7 @@ class StallWatch:
             waited_s, what = self.engine.waiting() if self.engine else (0.0, "")
             in_mpi_s, mpi_what = oldest_wait()
             if in_mpi_s > waited_s:
-                waited_s, what = in_mpi_s, f"{mpi_what} waits for some other rank"
+                waited_s, what = in_mpi_s, mpi_what
             if waited_s < self._report_s:
                 self._next_report_s = self._report_s
             elif waited_s >= self._next_report_s:

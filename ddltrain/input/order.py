@@ -58,6 +58,9 @@ class StepPlan:
 
     With `accumulate` a rank's share of a step comes in so many parts, one after the other: the parts that as many ranks would take, so
     that N ranks with accumulation a see what N * a ranks see.
+
+    A global batch that is `given` is shared by any number of ranks, in more parts where one would have more than `batch_per_rank`
+    records; with 0 it is what the ranks take together.
     """
 
     num_records: int
@@ -65,18 +68,32 @@ class StepPlan:
     batch_per_rank: int
     last_batch: str
     accumulate: int = 1
+    given: int = 0
 
     def __post_init__(self) -> None:
         times = f" x {self.accumulate} accumulated" if self.accumulate > 1 else ""
+        source = f"({self.world_size} ranks x {self.batch_per_rank}{times}) "
+        lower = "train.global_batch" if self.given else "train.batch_per_rank or the number of ranks"
         if self.num_records < self.global_batch:
             raise DataError(
-                f"the global batch of {self.global_batch} ({self.world_size} ranks x {self.batch_per_rank}{times}) is larger than the "
-                f"{self.num_records} training images; lower train.batch_per_rank or the number of ranks"
+                f"the global batch of {self.global_batch} {'' if self.given else source}is larger than the "
+                f"{self.num_records} training images; lower {lower}"
             )
 
     @property
     def global_batch(self) -> int:
-        return self.world_size * self.batch_per_rank * self.accumulate
+        return self.given or self.world_size * self.batch_per_rank * self.accumulate
+
+    @property
+    def num_parts(self) -> int:
+        """Parts of a rank's share of a step."""
+        share = -(-self.global_batch // self.world_size)
+        return max(self.accumulate, -(-share // self.batch_per_rank))
+
+    @property
+    def largest_share(self) -> int:
+        """Records that a rank has in a step, at most."""
+        return self.num_parts * -(-self.global_batch // self._num_shares)
 
     @property
     def num_steps(self) -> int:
@@ -97,28 +114,28 @@ class StepPlan:
         With fewer records in a step than ranks, the last ranks have none.
         """
         steps = self.step_edges()[:, None]
-        shares = np.arange(self.world_size + 1) * self.accumulate
+        shares = np.arange(self.world_size + 1) * self.num_parts
         return _cut(steps[:-1], steps[1:], self._num_shares, shares)
 
     def visits(self, rank: int) -> Visits:
         """What `rank` visits in an epoch."""
         steps = self.step_edges()
         first, stop = (
-            _cut(steps[:-1], steps[1:], self._num_shares, np.array(edge * self.accumulate))
+            _cut(steps[:-1], steps[1:], self._num_shares, np.array(edge * self.num_parts))
             for edge in (rank, rank + 1)
         )
         return Visits(first, stop, np.diff(steps))
 
     def part_sizes(self, step: int, rank: int) -> list[int]:
-        """Records in each of the `accumulate` parts of the rank's share of a step, in order; some may be empty."""
+        """Records in each of the `num_parts` parts of the rank's share of a step, in order; some may be empty."""
         start, stop = self.step_edges()[step : step + 2]
-        shares = np.arange(rank * self.accumulate, (rank + 1) * self.accumulate + 1)
+        shares = np.arange(rank * self.num_parts, (rank + 1) * self.num_parts + 1)
         sizes: list[int] = np.diff(_cut(start, stop, self._num_shares, shares)).tolist()
         return sizes
 
     @property
     def _num_shares(self) -> int:
-        return self.world_size * self.accumulate
+        return self.world_size * self.num_parts
 
 
 def eval_visits(num_records: int, rank: int, world_size: int) -> Visits:

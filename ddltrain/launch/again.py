@@ -1,47 +1,28 @@
-"""Going on after a fault, perhaps with fewer ranks: what changes so that the run stays the same.
+"""Going on after a fault, perhaps with fewer ranks.
 
-The global batch stays, and with it the steps, their records and the learning rate. Ranks share it in equal parts: so a number of ranks
-is taken that divides it, the largest one there is.
+The global batch stays, and with it the steps, their records and the learning rate: the ranks that are left take larger shares.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ddltrain.errors import LaunchError
 from ddltrain.launch.hosts import Host
 
 
-@dataclass(frozen=True)
-class Batch:
-    """How the global batch is shared: ranks x batch_per_rank x accumulate."""
-
-    num_ranks: int
-    batch_per_rank: int
-    accumulate: int = 1
-
-    @property
-    def global_batch(self) -> int:
-        return self.num_ranks * self.batch_per_rank * self.accumulate
-
-
-def batch_for(before: Batch, most_ranks: int, min_ranks: int) -> Batch:
-    """The same global batch on at most `most_ranks` ranks.
-
-    A rank takes no more images at once than before, for they might not fit; it accumulates.
+def ranks_to_go_on(num_left: int, min_ranks: int, group: int) -> int:
+    """How many of the ranks that are left go on: all, as far as they fill groups that normalize together.
 
     Raises:
-        LaunchError: too few ranks are left, or none of their numbers divides the global batch.
+        LaunchError: fewer than `min_ranks`, or none.
     """
-    for num_ranks in range(min(most_ranks, before.num_ranks), max(1, min_ranks) - 1, -1):
-        share, rest = divmod(before.global_batch, num_ranks)
-        if rest:
-            continue
-        parts = (n for n in range(before.accumulate, share + 1) if share % n == 0)
-        accumulate = next(n for n in parts if share // n <= before.batch_per_rank)
-        return Batch(num_ranks, share // accumulate, accumulate)
+    num_ranks = num_left - num_left % group
+    if num_ranks >= max(1, min_ranks):
+        return num_ranks
+    groups = f", in groups of {group} (bn.group)" if group > 1 else ""
     raise LaunchError(
-        f"{most_ranks} ranks are left, at least {max(1, min_ranks)} are wanted (--min-ranks), and the global batch of "
-        f"{before.global_batch} must be shared evenly: mend the hosts and go on with --resume"
+        f"{num_left} rank(s) are left, at least {max(1, min_ranks)} are wanted (--min-ranks){groups}: "
+        "mend the hosts and go on with --resume"
     )
 
 

@@ -16,7 +16,7 @@ from ddltrain.comm.report import reporting_agent
 from ddltrain.comm.supervise import Ending, Supervisor
 from ddltrain.comm.world import give_home
 from ddltrain.errors import LaunchError
-from ddltrain.launch.again import Batch, batch_for, first_ranks
+from ddltrain.launch.again import first_ranks, ranks_to_go_on
 from ddltrain.launch.hosts import Host
 from ddltrain.launch.mpi import find_starter, start_words
 from ddltrain.launch.place import Place
@@ -67,14 +67,15 @@ def launch(place: Place, program: Program, options: Options) -> int:
         added = [f"{name}={value}" for name, value in sorted(environment.items())]
         print(shlex.join(["env", *added, *words]))
         return 0
-    batch = Batch(place.world_size, program.batch_per_rank, program.accumulate)
+    recipe = program.recipe
+    global_batch = recipe.train.global_batch_on(place.world_size) if recipe else 0
     faults: Counter[str] = Counter()
     num_restarts = 0
     while True:
         ending = _run(place, program, options, looks)
         lost = _lost_hosts(place, program) if ending.is_fault and len(place.hosts) > 1 else []
         ending.explain(_loss(place, lost))
-        if not ending.is_fault or not program.can_go_on or num_restarts == options.max_restarts:
+        if not ending.is_fault or recipe is None or num_restarts == options.max_restarts:
             return ending.status
         if ending.cause and ending.cause.is_users:
             return ending.status  # it would happen again
@@ -84,13 +85,12 @@ def launch(place: Place, program: Program, options: Options) -> int:
             blamed = place.host_of(rank).name if rank >= 0 else name
             faults = Counter({blamed: faults[blamed] + 1})
         place = _without(place, {host.name for host in lost}, faults)
-        batch = batch_for(batch, place.world_size, options.min_ranks)
-        place = place.with_hosts(first_ranks(place.hosts, batch.num_ranks))
-        program = program.going_on(batch)
-        times = f" x {batch.accumulate} accumulated" if batch.accumulate > 1 else ""
+        num_ranks = ranks_to_go_on(place.world_size, options.min_ranks, recipe.bn.group)
+        place = place.with_hosts(first_ranks(place.hosts, num_ranks))
+        program = program.going_on(global_batch)
         _say(
             f"starting again ({num_restarts} of {options.max_restarts}) on {_described(place.hosts)}: "
-            f"{batch.batch_per_rank} images a rank{times}, global batch {batch.global_batch} as before"
+            f"global batch {global_batch} as before"
         )
         looks = _checked_looks(place, program)
 

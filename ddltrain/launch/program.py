@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ddltrain.errors import LaunchError
-from ddltrain.launch.again import Batch
+from ddltrain.recipe import Recipe, read_recipe
 
 COMMANDS = ("train", "evaluate", "bench-allreduce", "doctor")
 
@@ -17,36 +17,21 @@ class Program:
 
     Attributes:
         data: the data set that every host must have; "" where none is known.
-        batch_per_rank, accumulate: of the recipe, for `train`; 0 else.
+        recipe: of `train`.
     """
 
     words: tuple[str, ...]
     data: str = ""
-    batch_per_rank: int = 0
-    accumulate: int = 1
-
-    @property
-    def can_go_on(self) -> bool:
-        """Whether it has checkpoints to go on from."""
-        return self.words[0] == "train"
+    recipe: Recipe | None = None
 
     def command(self) -> list[str]:
         """What each rank runs."""
         return [sys.executable, "-m", "ddltrain", *self.words]
 
-    def going_on(self, batch: Batch) -> "Program":
-        """The same run from its last checkpoint, with the global batch shared in another way."""
-        words = [word for word in self.words if word != "--resume"]
-        if batch.batch_per_rank != self.batch_per_rank:
-            words.append(f"train.batch_per_rank={batch.batch_per_rank}")
-        if batch.accumulate != self.accumulate:
-            words.append(f"train.accumulate={batch.accumulate}")
-        return replace(
-            self,
-            words=(*words, "--resume"),
-            batch_per_rank=batch.batch_per_rank,
-            accumulate=batch.accumulate,
-        )
+    def going_on(self, global_batch: int) -> "Program":
+        """The same run from its last checkpoint, on any number of ranks."""
+        added = (f"train.global_batch={global_batch}", "--resume")
+        return replace(self, words=(*(word for word in self.words if word not in added), *added))
 
 
 def parse_program(words: Sequence[str]) -> Program:
@@ -72,11 +57,10 @@ def parse_program(words: Sequence[str]) -> Program:
 
 def _parse_train(words: Sequence[str]) -> Program:
     from ddltrain.cli import train
-    from ddltrain.recipe import read_recipe
 
     parser = argparse.ArgumentParser(prog="ddltrain train")
     train.add_arguments(parser)
     args, rest = parser.parse_known_args(words[1:])
     overrides = [*args.overrides, *(word for word in rest if "=" in word and not word.startswith("-"))]
     recipe = read_recipe(args.recipe, overrides)
-    return Program(tuple(words), recipe.data.path, recipe.train.batch_per_rank, recipe.train.accumulate)
+    return Program(tuple(words), recipe.data.path, recipe)

@@ -30,6 +30,7 @@ from ddltrain.train.setup import (
     check_compiler,
     check_same_model,
     choose_device,
+    local_notes,
     make_engine,
     make_loaders,
     make_steps,
@@ -90,6 +91,7 @@ def run_job(
         engine = make_engine(recipe, world)
         watch.engine = engine
         monitor = Monitor()  # until the run has one
+        notes += local_notes(recipe, engine, device)
         loaders = make_loaders(recipe, dataset, world, num_threads, device, notes.append, lambda: monitor)
         for loader in loaders.values():
             stack.enter_context(loader)
@@ -106,7 +108,7 @@ def run_job(
                 monitor = _start_monitor(folder, recipe, facts, dataset, trainer.position, console)
         stack.callback(monitor.close)
         choices = choose_ways(engine, world, trainer.buckets, run / TUNING_FILE)
-        ways = summary(engine, trainer.buckets, choices)
+        ways = summary(trainer.buckets, choices)
         monitor.say([*notes, *_opening(recipe, facts, device, trainer.position), *ways])
         evaluation = trainer.run(monitor, should_stop)
         if timeline is not None:

@@ -12,6 +12,7 @@ from torch import nn
 
 from ddltrain.comm.buckets import Buckets
 from ddltrain.comm.engine import Engine
+from ddltrain.comm.local_sums import LocalSums, obstacle
 from ddltrain.comm.waits import waiting
 from ddltrain.comm.world import World
 from ddltrain.errors import DataError, RecipeError
@@ -52,7 +53,14 @@ def make_steps(recipe: Recipe, dataset: Dataset, world_size: int) -> StepPlan:
         DataError: the global batch is larger than the training set.
     """
     train, num_records = recipe.train, len(dataset.splits["train"])
-    return StepPlan(num_records, world_size, train.batch_per_rank, recipe.data.last_batch, train.accumulate)
+    return StepPlan(
+        num_records,
+        world_size,
+        train.batch_per_rank,
+        recipe.data.last_batch,
+        train.accumulate,
+        train.global_batch,
+    )
 
 
 def schedule_of(recipe: Recipe, steps: StepPlan) -> Schedule:
@@ -114,7 +122,29 @@ def make_engine(recipe: Recipe, world: World) -> Engine:
 def make_buckets(recipe: Recipe, model: nn.Module, engine: Engine, num_extras: int) -> Buckets:
     """Buckets for the gradients of `model`. Collective."""
     wire = None if recipe.comm.wire == "fp32" else recipe.comm.wire
-    return Buckets(model, engine, int(recipe.comm.bucket_mib * (1 << 20)), num_extras, wire)
+    device = next(model.parameters()).device
+    uses_local = _wants_local(recipe, device) and not obstacle(engine, device)
+    agree = torch.tensor([int(uses_local)])
+    local = None
+    if engine.allreduce_(agree, op="min").item():
+        local = LocalSums(engine, device, recipe.comm.timeout_s)
+    return Buckets(model, engine, int(recipe.comm.bucket_mib * (1 << 20)), num_extras, wire, local)
+
+
+def local_notes(recipe: Recipe, engine: Engine, device: torch.device) -> list[str]:
+    """What the user should know where ranks of a host could have summed by torch.distributed and do not."""
+    reason = obstacle(engine, device)
+    if not reason or not _wants_local(recipe, device) or engine.world_size == 1:
+        return []
+    return [f"gradients are summed by our engine alone, without torch.distributed inside hosts: {reason}"]
+
+
+def _wants_local(recipe: Recipe, device: torch.device) -> bool:
+    """Whether the ranks of a host sum by torch.distributed, where they can: "auto" is for GPUs, and for the engine's own choice."""
+    comm = recipe.comm
+    if comm.local != "auto":
+        return comm.local == "torch"
+    return device.type == "cuda" and comm.algorithm == "auto" and not comm.check
 
 
 def build_checked_model(recipe: Recipe, num_classes: int) -> nn.Module:
@@ -218,6 +248,7 @@ def make_loaders(
         seed=recipe.train.seed,
         last_batch=recipe.data.last_batch,
         accumulate=recipe.train.accumulate,
+        global_batch=recipe.train.global_batch,
         groups=recipe.data.groups,
         num_threads=num_threads,
         pin=device.type == "cuda",

@@ -26,16 +26,16 @@ from ddltrain.train.step import EXTRAS
 def choose_ways(engine: Engine, world: World, buckets: Buckets, file: Path | None) -> list[Choice]:
     """Find the quickest algorithms for the buckets, whose content is lost; `file` is that of `Engine.tune`. Collective."""
     choices: list[Choice] = []
-    for wire in dict.fromkeys(buckets.wires):
+    for wire in dict.fromkeys(() if buckets.is_local else buckets.wires):
         alike = [bucket for bucket, own in zip(buckets.flat, buckets.wires, strict=True) if own == wire]
         choices += engine.tune(world, alike, file, wire)
     buckets.zero_()
     return choices
 
 
-def summary(engine: Engine, buckets: Buckets, choices: Sequence[Choice]) -> list[str]:
+def summary(buckets: Buckets, choices: Sequence[Choice]) -> list[str]:
     """What was measured, and one line for all buckets that are summed alike."""
-    ways = _ways(engine, buckets)
+    ways = _ways(buckets)
     sizes = [bucket.nbytes for bucket in buckets.flat]
     return table(choices) + [
         f"{len(group)} bucket(s) of up to {size_text(max(group))}: {words}"
@@ -64,29 +64,27 @@ def show_plan(recipe: Recipe, run: Path, world: World, console: Console) -> int:
         lines = [
             f"{world.world_size} rank(s) by host: {hosts}; {engine.place().partition(';')[0]}",
             *table(choices),
-            *_bucket_table(engine, buckets),
+            *_bucket_table(buckets),
         ]
         for line in lines:
             console.print(line, soft_wrap=True, markup=False, highlight=False)
     return 0
 
 
-def _ways(engine: Engine, buckets: Buckets) -> list[Way]:
-    return [engine.way_of(*both) for both in zip(buckets.flat, buckets.wires, strict=True)]
+def _ways(buckets: Buckets) -> list[Way]:
+    return [buckets.way(index) for index in range(len(buckets.flat))]
 
 
-def _bucket_table(engine: Engine, buckets: Buckets) -> list[str]:
+def _bucket_table(buckets: Buckets) -> list[str]:
     """One line a bucket."""
     head = f"{'bucket':>6} {'size':>10} {'params':>6} {'algorithm':<16} {'wire':<4} {'rounds':>6} {'sent a rank':>11}  when, how"
     lines = [head]
-    rows = zip(buckets.flat, buckets.num_parameters, buckets.wires, _ways(engine, buckets), strict=True)
-    for index, (bucket, num_parameters, wire, way) in enumerate(rows):
+    rows = zip(buckets.flat, buckets.num_parameters, _ways(buckets), strict=True)
+    for index, (bucket, num_parameters, way) in enumerate(rows):
         sent = "-" if way.sent_bytes is None else size_text(way.sent_bytes)
         rounds = "-" if way.num_rounds is None else way.num_rounds
         when = (
-            "in backward"
-            if engine.overlaps(bucket, wire) and index < len(buckets.flat) - 1
-            else "after backward"
+            "in backward" if buckets.overlaps(index) and index < len(buckets.flat) - 1 else "after backward"
         )
         place = "in a shared window" if way.in_window else "in private memory"
         lines.append(

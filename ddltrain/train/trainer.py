@@ -232,10 +232,8 @@ class Trainer:
             )
         if state["global_batch"] != self._steps.global_batch:
             raise CheckpointError(
-                f"{name} was made with a global batch of {state['global_batch']} on {state['world_size']} ranks; "
-                f"{self._engine.world_size} ranks x train.batch_per_rank {self._recipe.train.batch_per_rank} x train.accumulate "
-                f"{self._recipe.train.accumulate} make {self._steps.global_batch}: "
-                f"{_same_batch(state['global_batch'], self._engine.world_size, self._recipe.train.accumulate)}"
+                f"{name} was made with a global batch of {state['global_batch']} on {state['world_size']} ranks, here it is "
+                f"{self._steps.global_batch} on {self._engine.world_size}: set train.global_batch={state['global_batch']}"
             )
         try:
             self._model.load_state_dict(state["model"])
@@ -258,12 +256,3 @@ class Trainer:
             f"{name} was made on {state['world_size']} ranks, this run has {self._engine.world_size}: the global batch of "
             f"{self._steps.global_batch} is the same, and so are its steps; batch normalization goes on from the ranks' mean statistics"
         ]
-
-
-def _same_batch(global_batch: int, world_size: int, accumulate: int) -> str:
-    """How to get the global batch again."""
-    if global_batch % (world_size * accumulate) == 0:
-        return f"set train.batch_per_rank={global_batch // (world_size * accumulate)}"
-    if global_batch % world_size == 0:
-        return f"set train.batch_per_rank={global_batch // world_size} and train.accumulate=1"
-    return f"start a number of ranks that divides {global_batch}"

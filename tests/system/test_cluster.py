@@ -102,7 +102,15 @@ def test_hosts_have_names_and_limited_links_and_leave_nothing(command: Command, 
 
 def test_delays_and_racks(command: Command, before: set[str]) -> None:
     words = ("--hosts", "4", "--rate", "50mbit", "--racks", "2", "--uplink", "20mbit", "--delay", "5ms")
-    up(command, *words)
+    text = up(command, *words)
+    assert text.count("of what the rate allows") == 4
+    for line in (
+        "rack 0 uplink 0 -> rack 1, 2 host(s) at once",
+        "rack 1 uplink 0 -> rack 0, 2 host(s) at once",
+    ):
+        assert line in text
+    assert "inside a rack, host to host: " in text
+    assert "between racks, host to host: " in text
     shape = Shape(NAME, 4, 5e7, num_racks=2, uplink_bits_s=2e7, delay_s=5e-3)
     near = measure(shape.namespace(1), shape.namespace(2), shape.address(2), 0.01)
     far = measure(shape.namespace(1), shape.namespace(3), shape.address(3), 0.02)
@@ -212,6 +220,25 @@ def test_a_link_that_is_not_as_asked_for_is_refused(
     monkeypatch.setattr(network, "_limit", lambda device, rate_bits_s: limit(device, rate_bits_s / 2))
     assert main(["cluster", "up", "--name", NAME, "--hosts", "2", "--rate", "50mbit"]) == 2
     assert "50% less" in capsys.readouterr().err
+    assert existing_namespaces() == before
+
+
+def test_an_uplink_that_is_not_as_asked_for_is_refused(
+    before: set[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each host's own link is as asked for, and hides it until several send at once."""
+    from ddltrain.cli.main import main
+    from ddltrain.cluster import network
+
+    limit = network._limit
+    monkeypatch.setattr(
+        network,
+        "_limit",
+        lambda device, rate_bits_s: limit(device, rate_bits_s * (2 if device[:2] in ("up", "dn") else 1)),
+    )
+    words = ["--hosts", "4", "--rate", "20mbit", "--racks", "2", "--uplink", "20mbit"]
+    assert main(["cluster", "up", "--name", NAME, *words]) == 2
+    assert "uplink of rack 0 carries" in capsys.readouterr().err
     assert existing_namespaces() == before
 
 

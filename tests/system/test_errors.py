@@ -200,3 +200,15 @@ def test_a_full_disk_ends_in_an_error_and_no_fragment(digits: Path, tmp_path: Pa
     assert last.startswith("error: cannot write the checkpoint of step 92")
     assert "--resume" in last
     assert list((tmp_path / "run" / "checkpoints").iterdir()) == []
+
+
+def test_copies_that_mpi_did_not_join_leave_nothing_in_memory(command: Command) -> None:
+    def segments() -> set[str]:
+        """Those of worlds of one, which no other job on this machine has."""
+        return {file.name for file in Path("/dev/shm").glob("sm_segment.*0000.0")}
+
+    before = segments()
+    done = command("doctor", PMI_SIZE="2", PMI_RANK="0")
+    assert done.returncode == 2
+    assert "PMI_SIZE=2, but MPI sees only this process" in done.stderr
+    assert segments() <= before

@@ -45,7 +45,7 @@ VALUES = (
     *(
         "model.name=net.py:make",
         "train.epochs=2",
-        "train.batch_per_rank=12",
+        "train.batch_per_rank=16",
         "data.image_size=8",
         "data.eval_crop=1",
     ),
@@ -209,7 +209,7 @@ def test_a_job_goes_on_without_a_lost_host(
         fault_cases.mend_link(2)
     output = (tmp_path / "log").read_text()
     assert "error: the job ended because of the loss of host 10.77.0.2 with rank(s) 1" in output
-    assert "on 3 host(s) with 3 rank(s): 8 images a rank x 2 accumulated, global batch 48 as before" in output
+    assert "on 3 host(s) with 3 rank(s): global batch 64 as before" in output
     going_on = next(line for line in output.splitlines() if line.startswith("going on at step"))
     step = int(going_on.split()[4])
     assert step >= 10
@@ -232,7 +232,7 @@ def _wait_for_rows(folder: Path, count: int) -> None:
 
 def seen_in_first_epoch(folder: Path, step: int) -> collections.Counter[str]:
     """The pictures of the first epoch: up to the checkpoint of `step` by 4 ranks, and from there on by 3."""
-    num_steps = -(-1442 // 48)
+    num_steps = -(-1442 // 64)
     seen: collections.Counter[str] = collections.Counter()
     for file in folder.glob("seen.*"):
         rows = [line.split() for line in file.read_text().splitlines()]
@@ -254,7 +254,7 @@ def wanted(digits: Path, folder: Path) -> collections.Counter[str]:
         "from ddltrain.train.setup import open_data\n"
         "recipe = read_recipe(Path(sys.argv[1]), sys.argv[2:])\n"
         "store = open_data(recipe).splits['train']\n"
-        "with train_loader(store, train_sampling(recipe.data, 'float32'), 48) as loader:\n"
+        "with train_loader(store, train_sampling(recipe.data, 'float32'), 64) as loader:\n"
         "    for images, _ in loader:\n"
         "        for image in images:\n"
         "            print(hashlib.sha256(image.numpy().tobytes()).hexdigest()[:16])\n"

@@ -165,7 +165,9 @@ def test_a_run_goes_on_with_another_number_of_ranks_and_the_same_global_batch(
     wait_for_step(run, 30)
     job.send_signal(signal.SIGTERM)
     assert finish(job)[0] == 75
-    job = start(digits, run, "--resume", "--ranks", "1", "train.batch_per_rank=64")
-    status, output = finish(job)
+    status, output = finish(start(digits, run, "--resume", "--ranks", "3"))
+    assert status == 2
+    assert "global batch of 64 on 2 ranks, here it is 96 on 3: set train.global_batch=64" in output
+    status, output = finish(start(digits, run, "--resume", "--ranks", "3", "train.global_batch=64"))
     assert status == 0, output
     assert max(losses_of(run)) == 69

@@ -161,3 +161,14 @@ def test_a_missing_file_says_where_recipes_are(tmp_path: Path) -> None:
 def test_a_folder_is_no_recipe(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="no recipe at"):
         read_recipe(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("override", "key"),
+    [("comm.algorithm=ring", 'comm.algorithm="ring"'), ("comm.check=true", "comm.check=true")],
+)
+def test_sums_by_torch_refuse_what_contradicts_them(override: str, key: str) -> None:
+    with pytest.raises(
+        RecipeError, match=rf'comm.local = "torch" .* leave out {key}, or set comm.local="engine"'
+    ):
+        parse(MINIMAL, "comm.local=torch", override)

@@ -347,6 +347,28 @@ def test_accumulating_ranks_train_as_more_ranks_would(
     same_weights(model, reference)
 
 
+def test_unequal_shares_of_a_global_batch_train_as_one_rank_does(
+    dataset: Dataset, world: World, engine: Engine, alone: World
+) -> None:
+    together, model = train(dataset, recipe(2, 0, "train.global_batch=17"), world, engine, with_norm=False)
+    apart, reference = train(dataset, recipe(17), alone, Engine(alone), with_norm=False)
+    assert len(together.losses) == len(apart.losses) == 3 * -(-NUM_TRAIN // 17)
+    np.testing.assert_allclose(together.losses, apart.losses, rtol=1e-3)
+    same_weights(model, reference)
+
+
+def test_hosts_that_sum_by_torch_train_as_one_rank_does(dataset: Dataset, world: World, alone: World) -> None:
+    engine = Engine(world, ranks_per_host=2)
+    config = recipe(4, 0, "comm.local=torch", "train.epochs=1")
+    together, model = train(dataset, config, world, engine, with_norm=False)
+    flat = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+    assert torch.equal(engine.broadcast_(flat.clone()), flat)
+    config = recipe(4 * world.world_size, 0, "train.epochs=1")
+    apart, reference = train(dataset, config, alone, Engine(alone), with_norm=False)
+    np.testing.assert_allclose(together.losses, apart.losses, rtol=1e-3)
+    same_weights(model, reference)
+
+
 def test_the_gradient_is_clipped_by_the_norm_of_its_sum_over_ranks(
     dataset: Dataset, world: World, engine: Engine, alone: World
 ) -> None:

@@ -1,11 +1,9 @@
 import pytest
 
-from ddltrain.comm.world import World
+from ddltrain.comm.world import World, start_world
 
 
 @pytest.fixture(scope="session")
 def alone() -> World:
     """A world of this process only."""
-    from mpi4py import MPI
-
-    return World(0, 1, 0, 1, "here", MPI.COMM_SELF)
+    return start_world()

@@ -53,6 +53,11 @@ def test_racks_hold_neighbours_in_equal_numbers() -> None:
     assert [shape.rack(host) for host in shape.hosts] == [0, 0, 0, 1, 1]
     assert shape.goodput_bytes_s(1, 2) == pytest.approx(1e8 / 8 * GOODPUT_SHARE)
     assert shape.goodput_bytes_s(3, 4) == pytest.approx(5e7 / 8 * GOODPUT_SHARE)
+    assert [shape.uplink_goodput_bytes_s(rack) for rack in (0, 1)] == pytest.approx(
+        [5e7 / 8 * GOODPUT_SHARE] * 2
+    )
+    wide = Shape("a", 5, 1e8, num_racks=2, uplink_bits_s=9e8)
+    assert wide.uplink_goodput_bytes_s(0) == pytest.approx(2e8 / 8 * GOODPUT_SHARE)  # what two hosts take
     assert (shape.round_trip_s(1, 2), shape.round_trip_s(1, 5)) == pytest.approx((2e-3, 4e-3))
 
 

@@ -53,6 +53,21 @@ def test_a_killed_rank_counts_more_than_those_that_noticed(
     assert str(report.cause()) == "rank 2/3 on host c: killed by signal 9 (SIGKILL)"
 
 
+def test_a_rank_that_left_counts_more_than_one_that_missed_it(capsys: pytest.CaptureFixture[str]) -> None:
+    report = Report()
+    tell(LISTENER, "started", hosts=["a", "b"])
+    tell_end(LISTENER, 0, 2, "a", 14)
+    for line in capsys.readouterr().err.splitlines():
+        report.take(line)
+    assert str(report.cause()) == "rank 0/2 on host a: ended with status 14"
+    assert not report.take("  Local host: a\n")
+    assert not report.take("  Peer host:  b\n")
+    assert str(report.cause()) == "rank 1/2 on host b: has left (rank 0 says: ended with status 14)"
+    tell_end(LISTENER, 1, 2, "b", 7)
+    report.take(capsys.readouterr().err)
+    assert str(report.cause()) == "rank 1/2 on host b: ended with status 7"
+
+
 def test_ranks_that_mpiexec_ends_are_no_failure(capsys: pytest.CaptureFixture[str]) -> None:
     tell_end(LISTENER, 1, 3, "b", -15)
     assert not report_of(capsys).has_failed

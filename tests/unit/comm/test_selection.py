@@ -10,15 +10,13 @@ from ddltrain.comm import tuning
 from ddltrain.comm.selection import Selection, quickest
 from ddltrain.comm.topology import Topology
 from ddltrain.comm.tuning import Choice, measure
-from ddltrain.comm.world import World
+from ddltrain.comm.world import World, start_world
 from ddltrain.errors import CommError
 
 
 @pytest.fixture
 def alone() -> World:
-    from mpi4py import MPI
-
-    return World(0, 1, 0, 1, "here", MPI.COMM_SELF)
+    return start_world()
 
 
 def test_between_sizes_times_are_interpolated() -> None:

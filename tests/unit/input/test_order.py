@@ -91,9 +91,40 @@ def test_the_order_of_one_epoch_tells_nothing_of_the_next() -> None:
         assert abs(np.corrcoef(one, other)[0, 1]) < 0.05
 
 
+@given(st.integers(1, 300), st.integers(1, 70), st.integers(1, 9), st.integers(1, 9), st.integers(1, 3))
+def test_any_number_of_ranks_shares_a_given_global_batch(
+    records: int, given_batch: int, world_size: int, batch: int, accumulate: int
+) -> None:
+    assume(given_batch <= records)
+    alone = StepPlan(records, 1, given_batch, "keep")
+    shared = StepPlan(records, world_size, batch, "keep", accumulate, given_batch)
+    assert shared.global_batch == given_batch
+    np.testing.assert_array_equal(shared.step_edges(), alone.step_edges())
+    visits = [shared.visits(rank) for rank in range(world_size)]
+    seen = np.concatenate([own.positions() for own in visits])
+    assert sorted(seen) == list(range(records))
+    for rank, own in enumerate(visits):
+        sizes = own.stop - own.first
+        assert max(sizes) <= shared.largest_share
+        for step in range(shared.num_steps):
+            parts = shared.part_sizes(step, rank)
+            assert sum(parts) == sizes[step]
+            assert max(parts) <= batch
+
+
+def test_four_hosts_and_three_take_the_same_steps() -> None:
+    four, three = StepPlan(1442, 4, 16, "keep"), StepPlan(1442, 3, 16, "keep", given=64)
+    np.testing.assert_array_equal(four.step_edges(), three.step_edges())
+    assert [three.part_sizes(0, rank) for rank in range(3)] == [[11, 11], [11, 10], [10, 10]]
+
+
 def test_a_batch_larger_than_the_data_is_refused() -> None:
     with pytest.raises(DataError, match=r"global batch of 128 \(2 ranks x 64\) is larger than the 127"):
         StepPlan(127, 2, 64, "keep")
+    with pytest.raises(
+        DataError, match=r"global batch of 128 is larger than the 127 .* lower train.global_batch"
+    ):
+        StepPlan(127, 3, 64, "keep", given=128)
 
 
 @given(st.integers(1, 1000), st.integers(1, 9))
