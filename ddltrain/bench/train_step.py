@@ -7,6 +7,7 @@
 All have the same network, start, images, learning rate, layout, precision and threads, turn uint8 images into the network's input in the
 same way, and read the loss after each step. In each round every contender does a few steps in turn, in an order that rotates; the figure
 is the median over rounds of the slowest rank's time. What disturbs a machine so disturbs all of them alike.
+They share one process, so that what ours does for the memory (`train/heap.py`) serves the others too, who would not have it by themselves.
 """
 
 import copy
@@ -34,6 +35,7 @@ from ddltrain.input.order import StepPlan
 from ddltrain.optim import Schedule, set_learning_rate
 from ddltrain.recipe import Recipe
 from ddltrain.train.batchnorm import check_group, normalize_over_ranks
+from ddltrain.train.heap import keep_freed_memory
 from ddltrain.train.inputs import Normalizer
 from ddltrain.train.precision import autocast, check_precision
 from ddltrain.train.setup import build_checked_model, check_compiler, choose_device, schedule_of, set_threads
@@ -103,6 +105,7 @@ def run_bench(
         model = build_checked_model(recipe, options.num_classes)
         check_compiler(recipe, model, device)
     set_threads(recipe, world)
+    keep_freed_memory()
     rivals = _contenders(recipe, options, model, world, device)
     rounds = _time(rivals, options, world, should_stop)
     if dist.is_initialized():

@@ -18,6 +18,7 @@ from ddltrain.recipe import Recipe
 from ddltrain.train.batchnorm import check_group, normalize_over_ranks
 from ddltrain.train.checkpoint import read_newest
 from ddltrain.train.evaluate import Evaluation
+from ddltrain.train.heap import keep_freed_memory
 from ddltrain.train.log import MetricsLog
 from ddltrain.train.monitor import Monitor, Rank0Monitor
 from ddltrain.train.position import Position
@@ -87,6 +88,7 @@ def run_job(
             newest = read_newest(folder.checkpoints, console.print) if folder and resume else None
         check_same_model(model, world)
         num_threads = set_threads(recipe, world)
+        keep_freed_memory()
         engine = make_engine(recipe, world)
         watch.engine = engine
         monitor = Monitor()  # until the run has one

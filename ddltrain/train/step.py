@@ -57,6 +57,7 @@ class Step:
         )
         self.average = WeightAverage(model, recipe.train.ema) if recipe.train.ema else None
         self.buckets = make_buckets(recipe, model, engine, len(EXTRAS))
+        self._loss_sum, self._correct, self._stops = self.buckets.extras.unbind()
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._in_buckets = [parameter.grad for parameter in self._parameters]
         self._schedule = schedule
@@ -93,11 +94,10 @@ class Step:
         self._finite.before_step()
         self._all_parts(batch, part_sizes, epoch, step)
         self._fill_in_gradients()
-        extras = self.buckets.extras
-        extras[2] = float(is_told_to_stop)
+        self._stops.fill_(is_told_to_stop)
         with self._spans("all-reduce"):
             self.buckets.allreduce_()
-        loss, correct, stops = extras.tolist()
+        loss, correct, stops = self.buckets.extras.tolist()
         if not self._finite.holds(self._sums()):
             lr = self._schedule(step)
             what = self._finite.undo(
@@ -168,8 +168,8 @@ class Step:
         with self._spans("backward"):
             # The sum over ranks of these is the mean over the global batch, however unequal the ranks' shares are.
             self._scaler.scale(loss_sum / batch.step_images).backward()  # type: ignore[no-untyped-call]
-        self.buckets.extras[0] += loss_sum.detach()
-        self.buckets.extras[1] += targets.num_correct(scores.detach())
+        self._loss_sum.add_(loss_sum.detach())
+        self._correct.add_(targets.num_correct(scores.detach()))
 
     def _update(self, step: int) -> None:
         set_learning_rate(self._optimizer, self._schedule(step), self._schedule.rmsprop_share(step))
