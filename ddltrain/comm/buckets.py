@@ -28,6 +28,8 @@ from torch import nn
 from ddltrain.comm.engine import Engine
 from ddltrain.comm.handle import Handle
 
+BUCKET = "bucket "  # the names of their all-reduces begin so
+
 
 class Buckets:
     """Owns the gradients of a model and sums them over ranks.
@@ -126,7 +128,7 @@ class Buckets:
     def _submit(self, end: int) -> None:
         """Start the all-reduces of the buckets up to the place `end` in the order, those that can go by themselves at once."""
         for index in self._order[self._num_submitted : end]:
-            bucket, wire, name = self.flat[index], self.wires[index], f"bucket {index}"
+            bucket, wire, name = self.flat[index], self.wires[index], f"{BUCKET}{index}"
             if self._engine.overlaps(bucket, wire):
                 self._handles.append(self._engine.allreduce_async(bucket, wire=wire, name=name))
             elif end < len(self.flat):

@@ -21,7 +21,7 @@ from ddltrain.train.finite import FiniteCheck
 from ddltrain.train.inputs import Normalizer
 from ddltrain.train.precision import autocast, make_scaler
 from ddltrain.train.setup import make_buckets
-from ddltrain.train.timeline import Spans, no_spans
+from ddltrain.train.timeline import WAIT, Spans, no_spans
 
 # What rides along with the gradients: summed loss, right answers, and how many ranks were told to stop.
 EXTRAS = ("loss_sum", "correct", "stops")
@@ -95,7 +95,7 @@ class Step:
         self._all_parts(batch, part_sizes, epoch, step)
         self._fill_in_gradients()
         self._stops.fill_(is_told_to_stop)
-        with self._spans("all-reduce"):
+        with self._spans(WAIT):
             self.buckets.allreduce_()
         loss, correct, stops = self.buckets.extras.tolist()
         if not self._finite.holds(self._sums()):
