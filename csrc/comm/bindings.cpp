@@ -115,6 +115,14 @@ void bind_executor(py::module_& module) {
       .def("wait", &Executor::wait, "number"_a, Release())
       .def("test", &Executor::test, "number"_a, Release())
       .def("waiting", &Executor::waiting, Release())
+      .def("keep_spans", &Executor::keep_spans, "most"_a, Release())
+      .def("take_spans",
+           [](Executor& self) {
+             py::list spans;
+             for (const Span& span : self.take_spans())
+               spans.append(py::make_tuple(span.name, span.start_ns, span.end_ns));
+             return spans;
+           })
       .def("abort", &Executor::abort, "reason"_a, Release());
 }
 

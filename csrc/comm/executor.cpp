@@ -119,9 +119,10 @@ int64_t Executor::enqueue(int64_t plan, void* data, int64_t count, DType dtype, 
     if (!window || !host_.has_windows())
       throw std::invalid_argument("the plan needs data in a shared window");
   }
-  if (!busy()) busy_since_ = Backoff::Clock::now();
+  const auto now = Backoff::Clock::now();
+  if (!busy()) busy_since_ = now;
   queue_.push_back({&own, static_cast<std::byte*>(data), count, dtype, op, wire, priority, std::move(name),
-                    num_submitted_, std::move(window)});
+                    num_submitted_, std::move(window), now});
   return num_submitted_++;
 }
 
@@ -208,6 +209,7 @@ bool Executor::progress() {
     std::erase_if(active_, [this](const Operation* operation) {
       if (operation->active()) return false;
       finished_[static_cast<size_t>(operation->number()) % finished_.size()] = operation->number();
+      spans_.add(operation->call().name, operation->call().since);
       return true;
     });
   } catch (const std::exception& error) {

@@ -23,6 +23,7 @@
 #include "backoff.h"
 #include "host.h"
 #include "operation.h"
+#include "spans.h"
 #include "transport.h"
 
 namespace ddltrain {
@@ -37,6 +38,8 @@ struct ExecutorOptions {
 // Every rank makes the same calls in the same order, from one thread at a time. Errors are for good: an
 // operation that fails takes the executor with it.
 class Executor {
+  using Lock = std::unique_lock<std::mutex>;
+
  public:
   // Collective over `parent`.
   Executor(MPI_Comm parent, ExecutorOptions options);
@@ -73,12 +76,21 @@ class Executor {
   // The time so far with an operation under way on this rank, waits for others included.
   double busy_s();
 
+  // From now on keeps the span of every operation that ends, up to so many.
+  void keep_spans(int64_t most) {
+    const Lock lock = enter();
+    spans_.keep(most);
+  }
+  // The spans kept so far, which are kept no longer.
+  std::vector<Span> take_spans() {
+    const Lock lock = enter();
+    return spans_.take();
+  }
+
   // Ends all operations with an error, from any thread.
   void abort(const std::string& reason);
 
  private:
-  using Lock = std::unique_lock<std::mutex>;
-
   // The background thread steps aside for callers: a busy one would else take the lock again and again.
   Lock enter();
   std::shared_ptr<Window> window_of(const void* data, int64_t bytes) const;
@@ -110,6 +122,7 @@ class Executor {
   Backoff::Clock::time_point last_progress_;
   Backoff::Clock::time_point busy_since_;
   std::chrono::duration<double> busy_time_{0};
+  Spans spans_;
 
   std::mutex mutex_;
   std::atomic<int> num_entering_{0};

@@ -1,6 +1,7 @@
 // One collective operation in flight: where it is in its plan, and what it can do next.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -23,8 +24,9 @@ struct Submission {
   Wire wire;
   int priority;
   std::string name;
-  int64_t number;                  // counts the operations of an executor; the same on all ranks
-  std::shared_ptr<Window> window;  // that holds `data`, for plans that use one
+  int64_t number;                               // counts the operations of an executor; the same on all ranks
+  std::shared_ptr<Window> window;               // that holds `data`, for plans that use one
+  std::chrono::steady_clock::time_point since;  // it is under way
 };
 
 // How many messages of a plan may be under way to, and from, one peer.
@@ -48,6 +50,7 @@ class Operation {
   bool active() const { return active_; }
   int64_t number() const { return call_.number; }
   int priority() const { return call_.priority; }
+  const Submission& call() const { return call_; }
   // Whether it has got on since the last call.
   bool take_moved() { return std::exchange(moved_, false); }
   std::string waits_for() const;

@@ -4,9 +4,10 @@
     plain    forward, backward, torch's fused SGD on one rank's own images; between ranks nothing is summed
     ddp      the same in DistributedDataParallel, on 2 ranks or more
 
-All have the same network, start, images, layout, precision and threads, turn uint8 images into the network's input in the same way, and
-read the loss after each step. In each round every contender does a few steps in turn, in an order that rotates; the figure is the median
-over rounds of the slowest rank's time. What disturbs a machine so disturbs all of them alike.
+All have the same network, start, images, learning rate, layout, precision and threads, turn uint8 images into the network's input in the
+same way, and read the loss after each step. In each round every contender does a few steps in turn, in an order that rotates; the figure
+is the median over rounds of the slowest rank's time. What disturbs a machine so disturbs all of them alike.
+They share one process, so that what ours does for the memory (`train/heap.py`) serves the others too, who would not have it by themselves.
 """
 
 import copy
@@ -31,8 +32,10 @@ from ddltrain.comm.world import World, agreed
 from ddltrain.errors import RecipeError
 from ddltrain.input.loader import Batch
 from ddltrain.input.order import StepPlan
+from ddltrain.optim import Schedule, set_learning_rate
 from ddltrain.recipe import Recipe
 from ddltrain.train.batchnorm import check_group, normalize_over_ranks
+from ddltrain.train.heap import keep_freed_memory
 from ddltrain.train.inputs import Normalizer
 from ddltrain.train.precision import autocast, check_precision
 from ddltrain.train.setup import build_checked_model, check_compiler, choose_device, schedule_of, set_threads
@@ -102,6 +105,7 @@ def run_bench(
         model = build_checked_model(recipe, options.num_classes)
         check_compiler(recipe, model, device)
     set_threads(recipe, world)
+    keep_freed_memory()
     rivals = _contenders(recipe, options, model, world, device)
     rounds = _time(rivals, options, world, should_stop)
     if dist.is_initialized():
@@ -128,14 +132,15 @@ def _contenders(
     steps = StepPlan(
         batch.step_images * 1000, world.world_size, train.batch_per_rank, "keep", train.accumulate
     )
-    step = Step(recipe, own, normalize, schedule_of(recipe, steps), engine, device)
+    schedule = schedule_of(recipe, steps)
+    step = Step(recipe, own, normalize, schedule, engine, device)
     sizes = [train.batch_per_rank] * train.accumulate
     rivals: dict[str, Run] = {"ours": lambda number: step(batch, sizes, 0, number, False)[0]}
-    rivals["plain"] = _plain_loop(recipe, copy.deepcopy(model), batch, normalize)
+    rivals["plain"] = _plain_loop(recipe, copy.deepcopy(model), batch, normalize, schedule)
     if world.world_size > 1:
         contenders.gloo(world, len(engine.topology.hosts))  # makes the process group
         parallel = DistributedDataParallel(copy.deepcopy(model))
-        rivals["ddp"] = _plain_loop(recipe, parallel, batch, normalize)
+        rivals["ddp"] = _plain_loop(recipe, parallel, batch, normalize, schedule)
     return rivals
 
 
@@ -148,19 +153,25 @@ def _batch(recipe: Recipe, num_classes: int, world: World) -> Batch:
     return Batch(pixels.permute(0, 3, 1, 2), labels, np.arange(count), count * world.world_size)
 
 
-def _plain_loop(recipe: Recipe, model: nn.Module, batch: Batch, normalize: Normalizer) -> Run:
-    """What people write by hand, with the quickest of torch's optimizers for it."""
+def _plain_loop(
+    recipe: Recipe, model: nn.Module, batch: Batch, normalize: Normalizer, schedule: Schedule
+) -> Run:
+    """What people write by hand, with the quickest of torch's optimizers for it.
+
+    The rate is that of our step: backward takes longer on some values than on others, so weights must move alike.
+    """
     optim, train = recipe.optim, recipe.train
     optimizer = torch.optim.SGD(
         model.parameters(),
-        lr=1e-3,
+        lr=0.0,  # until it is set
         momentum=optim.momentum,
         nesterov=optim.nesterov,
         weight_decay=optim.weight_decay,
         fused=True,
     )
 
-    def run(_: int) -> float:
+    def run(number: int) -> float:
+        set_learning_rate(optimizer, schedule(number))
         optimizer.zero_grad()
         for first in range(0, len(batch.labels), train.batch_per_rank):
             part = slice(first, first + train.batch_per_rank)

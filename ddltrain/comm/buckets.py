@@ -30,6 +30,8 @@ from ddltrain.comm.handle import Handle
 from ddltrain.comm.local_sums import LocalSums
 from ddltrain.comm.way import Way
 
+BUCKET = "bucket "  # the names of their all-reduces begin so
+
 
 class Buckets:
     """Owns the gradients of a model and sums them over ranks.
@@ -147,7 +149,7 @@ class Buckets:
     def _submit(self, end: int) -> None:
         """Start the all-reduces of the buckets up to the place `end` in the order, those that can go by themselves at once."""
         for index in self._order[self._num_submitted : end]:
-            bucket, wire, name = self.flat[index], self.wires[index], f"bucket {index}"
+            bucket, wire, name = self.flat[index], self.wires[index], f"{BUCKET}{index}"
             if self._local is not None:
                 self._handles.append(self._local.submit(self._memories[index], wire, name))
             elif self._engine.overlaps(bucket, wire):

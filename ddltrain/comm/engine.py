@@ -299,6 +299,14 @@ class Engine:
         """The time so far, in seconds, with an all-reduce under way on this rank, waits for other ranks included."""
         return self._runner.busy_s + self._blocked_s
 
+    def keep_spans(self, most: int) -> None:
+        """From now on keep when each all-reduce was under way on this rank, for so many of them; not of the MPI library's own."""
+        self._runner.keep_spans(most)
+
+    def take_spans(self) -> list[tuple[str, int, int]]:
+        """Name, start and end of each one kept so far, in nanoseconds of `time.perf_counter_ns`; they are kept no longer."""
+        return self._runner.take_spans()
+
     def waiting(self) -> tuple[float, str]:
         """How long the operations under way have not got on, in seconds, and what the first waits for; 0 and "" without any."""
         return self._runner.waiting()

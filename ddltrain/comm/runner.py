@@ -195,6 +195,14 @@ class Runner:
         """The time so far, in seconds, with an operation of the executor under way."""
         return self._executor.busy_s
 
+    def keep_spans(self, most: int) -> None:
+        """From now on keep when each operation of the executor was under way, for so many of them."""
+        self._executor.keep_spans(most)
+
+    def take_spans(self) -> list[tuple[str, int, int]]:
+        """Name, start and end of each operation kept so far, in nanoseconds of `time.perf_counter_ns`."""
+        return self._executor.take_spans()
+
     def compare(
         self, result: torch.Tensor, before: torch.Tensor, op: str, wire: str | None, what: str
     ) -> None:

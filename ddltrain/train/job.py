@@ -18,6 +18,7 @@ from ddltrain.recipe import Recipe
 from ddltrain.train.batchnorm import check_group, normalize_over_ranks
 from ddltrain.train.checkpoint import read_newest
 from ddltrain.train.evaluate import Evaluation
+from ddltrain.train.heap import keep_freed_memory
 from ddltrain.train.log import MetricsLog
 from ddltrain.train.monitor import Monitor, Rank0Monitor
 from ddltrain.train.position import Position
@@ -39,7 +40,7 @@ from ddltrain.train.setup import (
 )
 from ddltrain.train.stop import StopRequest
 from ddltrain.train.summation import choose_ways, summary
-from ddltrain.train.timeline import TIMELINE_FILE, Timeline, no_spans
+from ddltrain.train.timeline import MAX_SPANS, TIMELINE_FILE, Timeline, no_spans
 from ddltrain.train.trainer import Trainer
 
 
@@ -88,6 +89,7 @@ def run_job(
             newest = read_newest(folder.checkpoints, console.print) if folder and resume else None
         check_same_model(model, world)
         num_threads = set_threads(recipe, world)
+        keep_freed_memory()
         engine = make_engine(recipe, world)
         watch.engine = engine
         monitor = Monitor()  # until the run has one
@@ -96,7 +98,7 @@ def run_job(
         for loader in loaders.values():
             stack.enter_context(loader)
         model = normalize_over_ranks(model, world, recipe.bn.group, recipe.comm.timeout_s)
-        timeline = Timeline(world, device) if has_timeline else None
+        timeline = Timeline(world, device, engine.take_spans) if has_timeline else None
         trainer = Trainer(recipe, model, dataset, loaders, engine, device, timeline or no_spans)
         state = engine.broadcast_bytes(newest, world)
         with agreed(world):
@@ -110,6 +112,8 @@ def run_job(
         choices = choose_ways(engine, world, trainer.buckets, run / TUNING_FILE)
         ways = summary(trainer.buckets, choices)
         monitor.say([*notes, *_opening(recipe, facts, device, trainer.position), *ways])
+        if timeline is not None:
+            engine.keep_spans(MAX_SPANS)
         evaluation = trainer.run(monitor, should_stop)
         if timeline is not None:
             _write_timeline(timeline, run / TIMELINE_FILE, monitor, trainer.position)
@@ -133,6 +137,9 @@ def _write_timeline(timeline: Timeline, file: Path, monitor: Monitor, position: 
         f"{name} {100 * time_s / max(breakdown.total_s, 1e-9):.1f} %"
         for name, time_s in breakdown.spans_s.items()
     ]
+    if breakdown.comm_s:
+        exposed = 100 * breakdown.comm_exposed_s / breakdown.comm_s
+        parts.append(f"of {breakdown.comm_s:.1f} s of all-reduces {exposed:.0f} % behind backward")
     monitor.say([f"timeline: {file} (open it in ui.perfetto.dev or chrome://tracing)   {', '.join(parts)}"])
 
 

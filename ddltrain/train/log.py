@@ -8,7 +8,7 @@ metrics.jsonl holds one JSON object a line. Kinds of row, told apart by `kind`:
     eval   step, epoch, loss, top1, top5, correct1, correct5, count                      after a validation
     ema    the same of the average of the weights, where the recipe asks for it
     exchange  step, epoch (for which), exchange_s, waited_s (by training)                where hosts share the images
-    timeline  step, total_s, spans_s: {name: seconds}                                    at the end, with --timeline
+    timeline  step, total_s, spans_s: {name: seconds}, comm_s, comm_exposed_s            at the end, with --timeline
 
 Of the steps of an epoch, which took time_s, rank 0 had an all-reduce of gradients under way for comm_s, and did nothing but wait for it
 for comm_exposed_s.

@@ -179,6 +179,8 @@ class Rank0Monitor(Monitor):
                 "step": position.step,
                 "total_s": breakdown.total_s,
                 "spans_s": breakdown.spans_s,
+                "comm_s": breakdown.comm_s,
+                "comm_exposed_s": breakdown.comm_exposed_s,
             }
         )
         if self._evaluation is not None:

@@ -157,8 +157,16 @@ def _time_spent(row: Mapping[str, Any]) -> str:
         f'<td><div class="bar"><i style="width:{min(100, 100 * time_s / total_s):.1f}%"></i></div></td></tr>'
         for name, time_s in spans_s.items()
     )
-    note = f'<p class="soft">Mean of the ranks over {_duration(total_s)}; timeline.json has each span.</p>'
+    note = f'<p class="soft">Mean of the ranks over {_duration(total_s)}; timeline.json has each span.{_exposed(row)}</p>'
     return card("Where the time went", f'{note}<table class="list">{lines}</table>')
+
+
+def _exposed(row: Mapping[str, Any]) -> str:
+    """How much of the all-reduces backward did not hide; nothing where there were none, or the row is of an earlier version."""
+    comm_s, exposed_s = row.get("comm_s"), row.get("comm_exposed_s")
+    if not comm_s or exposed_s is None:
+        return ""
+    return f" All-reduces were under way for {_duration(comm_s)}, of which {_duration(exposed_s)} lay behind backward (exposed)."
 
 
 def _recipe_and_facts(recipe: Path, run_facts: Mapping[str, Any]) -> str:

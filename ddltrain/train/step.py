@@ -21,7 +21,7 @@ from ddltrain.train.finite import FiniteCheck
 from ddltrain.train.inputs import Normalizer
 from ddltrain.train.precision import autocast, make_scaler
 from ddltrain.train.setup import make_buckets
-from ddltrain.train.timeline import Spans, no_spans
+from ddltrain.train.timeline import WAIT, Spans, no_spans
 
 # What rides along with the gradients: summed loss, right answers, and how many ranks were told to stop.
 EXTRAS = ("loss_sum", "correct", "stops")
@@ -57,6 +57,7 @@ class Step:
         )
         self.average = WeightAverage(model, recipe.train.ema) if recipe.train.ema else None
         self.buckets = make_buckets(recipe, model, engine, len(EXTRAS))
+        self._loss_sum, self._correct, self._stops = self.buckets.extras.unbind()
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._in_buckets = [parameter.grad for parameter in self._parameters]
         self._schedule = schedule
@@ -91,13 +92,12 @@ class Step:
             DivergedError: loss or gradients are not finite, and the recipe says to stop then; the same on all ranks.
         """
         self._finite.before_step()
-        extras = self.buckets.extras
-        extras[:2] = self._all_parts(batch, part_sizes, epoch, step)
+        self._all_parts(batch, part_sizes, epoch, step)
         self._fill_in_gradients()
-        extras[2] = float(is_told_to_stop)
-        with self._spans("all-reduce"):
+        self._stops.fill_(is_told_to_stop)
+        with self._spans(WAIT):
             self.buckets.allreduce_()
-        loss, correct, stops = extras.tolist()
+        loss, correct, stops = self.buckets.extras.tolist()
         if not self._finite.holds(self._sums()):
             lr = self._schedule(step)
             what = self._finite.undo(
@@ -119,22 +119,25 @@ class Step:
 
     def _all_parts(
         self, batch: Batch, part_sizes: list[int], epoch: int, step: int, sends: bool = True
-    ) -> torch.Tensor:
-        """Compute the gradients of this rank's share of a step. Returns its summed loss and its number of right answers.
+    ) -> None:
+        """Compute the gradients of this rank's share of a step, its summed loss and its number of right answers.
 
         With `sends`, full buckets begin to travel during the last part's backward.
         """
         self._clear_gradients()
-        seed = step_seed(self._recipe.train.seed, step, self._engine.rank)
-        torch.manual_seed(seed)  # for dropout and its like
-        sums = torch.zeros(2, device=self._device)
+        self._seed_torch(step_seed(self._recipe.train.seed, step, self._engine.rank))
         first = 0
         for part, size in enumerate(part_sizes):
             if size or self._always_runs:
                 self.buckets.holds_back = not sends or part < len(part_sizes) - 1
-                sums += self._backward(batch, slice(first, first + size), epoch, step, part)
+                self._backward(batch, slice(first, first + size), epoch, step, part)
             first += size
-        return sums
+
+    def _seed_torch(self, seed: int) -> None:
+        """For dropout and its like. As `torch.manual_seed`, which also goes through all kinds of devices that are not there."""
+        torch.default_generator.manual_seed(seed)
+        if self._device.type == "cuda":
+            torch.cuda.manual_seed(seed)
 
     def _clear_gradients(self) -> None:
         """One rank sends nothing: backward hands over tensors of its own, which spares clearing the buckets and adding into them."""
@@ -151,8 +154,8 @@ class Step:
             if parameter.grad is None:
                 parameter.grad = zero
 
-    def _backward(self, batch: Batch, own: slice, epoch: int, step: int, part: int) -> torch.Tensor:
-        """Add the gradients of a part of the share. Returns its summed loss and its number of right answers, float32 [2]."""
+    def _backward(self, batch: Batch, own: slice, epoch: int, step: int, part: int) -> None:
+        """Add up the gradients, the loss and the right answers of a part of the share."""
         recipe = self._recipe.train
         with self._spans("forward"):
             images, targets = self._augment(
@@ -165,7 +168,8 @@ class Step:
         with self._spans("backward"):
             # The sum over ranks of these is the mean over the global batch, however unequal the ranks' shares are.
             self._scaler.scale(loss_sum / batch.step_images).backward()  # type: ignore[no-untyped-call]
-        return torch.stack([loss_sum.detach(), targets.num_correct(scores.detach()).float()])
+        self._loss_sum.add_(loss_sum.detach())
+        self._correct.add_(targets.num_correct(scores.detach()))
 
     def _update(self, step: int) -> None:
         set_learning_rate(self._optimizer, self._schedule(step), self._schedule.rmsprop_share(step))

@@ -152,6 +152,8 @@ def test_a_run_with_an_average_groups_and_a_timeline(command: Command, digits: P
     steps = [event for event in events if event["name"] == "all-reduce"]
     assert len(steps) == 2 * 2 * 23  # ranks, epochs, steps of 64
     assert sum(event["name"] == "backward" for event in events) == 4 * len(steps)
+    assert sum(event["name"] == "bucket 0" for event in events) == len(steps)
+    assert 0 < rows[-1]["comm_exposed_s"] == rows[-1]["spans_s"]["all-reduce"]
     assert "Where the time went" in (tmp_path / "run" / "report.html").read_text()
     averages = [row for row in rows if row["kind"] == "ema"]
     done = command("evaluate", tmp_path / "run", "--ema", "--ranks", 3, "--json", tmp_path / "it.json")

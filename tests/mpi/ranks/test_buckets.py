@@ -1,5 +1,7 @@
 """Gradients summed while backward goes on, against gradients summed one by one."""
 
+import time
+
 import pytest
 import torch
 from bucket_steps import EXTRAS, check_step, gradients, loss_of, make_net, own_gradients, run_step
@@ -112,3 +114,30 @@ def test_one_rank_has_no_hooks(alone: World) -> None:
     assert not any(parameter._post_accumulate_grad_hooks for parameter in net.parameters())  # type: ignore[attr-defined]
     run_step(net, buckets, 0, 0)
     assert all(map(torch.equal, gradients(net), own_gradients(0, 0)))
+
+
+def test_the_engine_tells_when_each_bucket_was_under_way(world: World) -> None:
+    engine = Engine(world, timeout_s=60)
+    net = make_net()
+    buckets = Buckets(net, engine, 600, 1)
+
+    def step() -> tuple[int, int]:
+        start_ns = time.perf_counter_ns()
+        buckets.zero_()
+        loss_of(net, engine.rank, 0).backward()
+        buckets.allreduce_()
+        return start_ns, time.perf_counter_ns()
+
+    step()
+    assert engine.take_spans() == []  # nobody asked for them
+    engine.keep_spans(len(buckets.flat) + 1)
+    start_ns, end_ns = step()
+    spans = engine.take_spans()
+    if world.world_size == 1:
+        assert spans == []
+        return
+    assert sorted(name for name, _, _ in spans) == [f"bucket {index}" for index in range(len(buckets.flat))]
+    assert all(start_ns < start < end < end_ns for _, start, end in spans)
+    step()
+    step()
+    assert len(engine.take_spans()) == len(buckets.flat) + 1  # no more are kept

@@ -321,8 +321,17 @@ def test_failure_leaves_the_old_report(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_the_time_of_a_run_with_a_timeline_is_broken_down(tmp_path: Path) -> None:
     spans = {"forward": 4.0, "<backward>": 5.0}
-    write_rows(tmp_path, [{"kind": "timeline", "step": 3, "total_s": 10.0, "spans_s": spans}])
+    comm = {"comm_s": 4.0, "comm_exposed_s": 1.5}
+    write_rows(tmp_path, [{"kind": "timeline", "step": 3, "total_s": 10.0, "spans_s": spans, **comm}])
     page = report(tmp_path, None, ["a"])
     assert "Where the time went" in page.text
-    for words in ("forward", "40.0 %", "<backward>", "50.0 %", "between them", "10.0 %"):
+    for words in (
+        "forward",
+        "40.0 %",
+        "<backward>",
+        "50.0 %",
+        "between them",
+        "10.0 %",
+        "4.0 s, of which 1.5 s",
+    ):
         assert words in page.text

@@ -75,6 +75,28 @@ def test_spans_nest_and_only_the_outer_ones_count(tmp_path: Path) -> None:
     assert breakdown.total_s >= breakdown.spans_s["step"]
 
 
+def test_buckets_have_rows_of_their_own_and_waits_count_as_exposed(tmp_path: Path) -> None:
+    start_ns = time.perf_counter_ns()
+    after = [start_ns + milliseconds * 1_000_000 for milliseconds in range(10)]
+    sums = [
+        ("bucket 1", after[1], after[4]),
+        ("bucket 0", after[2], after[5]),  # partly beside the other
+        ("bucket 1", after[7], after[8]),
+        ("", after[8], after[9]),  # no gradients
+    ]
+    timeline = Timeline(Comm.world(1, ["here"])[0], CPU, lambda: sums)
+    with timeline("all-reduce"):
+        pass
+    breakdown = timeline.write(tmp_path / "timeline.json")
+    assert breakdown.comm_s == pytest.approx(0.005)
+    assert breakdown.comm_exposed_s == breakdown.spans_s["all-reduce"] > 0
+    rows = json.loads((tmp_path / "timeline.json").read_text())["traceEvents"]
+    titles = {row["tid"]: row["args"]["name"] for row in rows if row["ph"] == "M"}
+    assert titles == {0: "rank 0 on here", 1: "bucket 0", 2: "bucket 1"}
+    drawn = [(row["tid"], row["name"], row["dur"]) for row in rows if row["ph"] == "X"][1:]
+    assert drawn == [(1, "bucket 0", 3000), (2, "bucket 1", 3000), (2, "bucket 1", 1000)]
+
+
 def test_a_rank_keeps_a_bounded_number_of_spans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_SPANS", 5)
     timeline = Timeline(Comm.world(1, ["here"])[0], CPU)
