@@ -72,10 +72,13 @@ class Backoff {
 // 30 us on a virtual machine); longer ones would let links run dry.
 class Naps {
  public:
+  static constexpr std::chrono::nanoseconds longest{1'000'000};
+
   // To be called after a fruitless poll, with the number of messages that came or went since the last nap.
-  void take(int64_t num_messages) {
+  void take(int64_t num_messages, std::chrono::nanoseconds limit = longest) {
     if (num_messages > most_messages) nap_ /= 2;
-    if (num_messages < fewest_messages) nap_ = std::min(nap_ * 5 / 4 + step, longest);
+    if (num_messages < fewest_messages) nap_ = nap_ * 5 / 4 + step;
+    nap_ = std::min({nap_, limit, longest});
     if (nap_ < shortest) {
       std::this_thread::yield();
     } else {
@@ -85,7 +88,7 @@ class Naps {
 
  private:
   static constexpr int64_t fewest_messages = 4, most_messages = 8;  // of 16 each way, see executor.cpp
-  static constexpr std::chrono::nanoseconds step{1'000}, shortest{10'000}, longest{1'000'000};
+  static constexpr std::chrono::nanoseconds step{1'000}, shortest{10'000};
 
   std::chrono::nanoseconds nap_{20'000};
 };

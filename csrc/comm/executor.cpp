@@ -16,7 +16,8 @@ namespace {
 // Enough to keep a link busy; more would only lengthen the queues that a late, urgent operation has to pass.
 constexpr MessageLimits message_limits{16, 16};
 
-constexpr std::chrono::milliseconds shortest_long_transfer{5};
+constexpr std::chrono::milliseconds shortest_long_transfer{1};
+constexpr int64_t naps_in_wait = 128;  // so many at least: then a nap that ends too late costs little of it
 
 using seconds = std::chrono::duration<double>;
 
@@ -166,12 +167,13 @@ void Executor::drive_until_done(int64_t number, Lock& lock) {
     }
     // Of a long transfer the end does not hang on a quick look, and what it needs is the core: for the
     // network.
-    const bool may_nap = !transport_.idle() && Backoff::Clock::now() - start > shortest_long_transfer;
+    const auto waited = Backoff::Clock::now() - start;
+    const bool may_nap = !transport_.idle() && waited > shortest_long_transfer;
     const int64_t num_messages = transport_.num_finished() - num_seen;
     lock.unlock();
     bool gave_up_core = may_nap;
     if (may_nap) {
-      naps.take(num_messages);
+      naps.take(num_messages, waited / naps_in_wait);
       num_seen += num_messages;
     } else {
       gave_up_core = backoff.pause();
