@@ -22,7 +22,7 @@ from ddltrain.input.region import Region
 from ddltrain.input.shard_reader import Take
 
 CHUNK_BYTES = 16 << 20  # read at a time
-_NUM_READERS = 2  # one copies while another waits for the disk, or for pages
+_NUM_READERS = 4  # some copy while others wait for the disk, or for pages
 
 Progress = Callable[[int, int, float], None]
 """Told while images are loaded: bytes done and in all, of this host, and seconds since the start."""

@@ -17,7 +17,7 @@ from ddltrain.errors import DataError
 from ddltrain.input.record import image_of, record_key
 
 _PAGE_BYTES = 4096
-_AHEAD_BYTES = 16 << 20  # asked of the disk before it is needed
+_AHEAD_BYTES = 32 << 20  # asked of the disk before it is needed
 _TAKE_BYTES = 1 << 20  # handed on at once, about
 _TAKE_IMAGES = 1024  # at most: a system call takes no more pieces
 
