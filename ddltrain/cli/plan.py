@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from ddltrain.comm.plans.plan import Plan
 
 ALL = "all"
-_OPTIONS = "of a planner: colors=4, arity=4, rings=4, dims=2x3x4, exchanges=ring,direct, windows=yes, across=multicolor, doubling_count=0"
+_OPTIONS = (
+    "of a planner: colors=4, arity=4, color_count=1024, rings=4, dims=2x3x4, exchanges=ring,direct, windows=yes, across=multicolor, "
+    "doubling_count=0"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--hosts", help="4x2 (4 hosts of 2 ranks), or the ranks of each host: 2,2,1")
     parser.add_argument(
-        "--count", type=int, help="elements of 4 bytes (draw: 240; else 6553600, which are 25 MiB)"
+        "--count", type=int, help="elements of 4 bytes (draw: 24000; else 6553600, which are 25 MiB)"
     )
     parser.add_argument(
         "--segment", type=int, help="elements of a message at most (draw: no limit; else 8192)"
@@ -104,7 +107,7 @@ def _plan(args: argparse.Namespace, algorithm: str) -> "Plan":
         elif args.algorithm != ALL:
             raise CommError(f"{algorithm} has no option '{key}'; it has {', '.join(known) or 'none'}")
     draws = args.action == "draw"
-    count = args.count if args.count is not None else (240 if draws else 6_553_600)
+    count = args.count if args.count is not None else (24_000 if draws else 6_553_600)
     segment_count = args.segment if args.segment is not None else (max(count, 1) if draws else 8192)
     return planner(_topology(args, algorithm), count, segment_count, **options)
 

@@ -39,7 +39,7 @@ def texts(picture: str) -> list[str]:
 
 
 def test_words() -> None:
-    words = texts(draw(PLANNERS["multicolor"](Topology.flat(8), 240, 1000)))
+    words = texts(draw(PLANNERS["multicolor"](Topology.flat(8), 240, 1000, color_count=60)))
     assert "4 rounds; a rank sends 1.75 times the data at most" in words
     assert [word for word in words if word.startswith("lane")] == [
         f"lane {lane}: elements {60 * lane} to {60 * lane + 59} of 240" for lane in range(4)

@@ -94,17 +94,25 @@ def test_dims(dims: list[int], data: st.DataObject, count: int, segment_count: i
 
 @quick
 @given(
-    world_size=st.integers(1, 20), colors=st.integers(1, 9), arity=st.integers(1, 9), count=st.integers(0, 60)
+    world_size=st.integers(1, 20),
+    colors=st.integers(1, 9),
+    arity=st.integers(1, 9),
+    count=st.integers(0, 60),
+    color_count=st.integers(1, 60),
 )
-def test_colors(world_size: int, colors: int, arity: int, count: int) -> None:
-    plan = multicolor(Topology.flat(world_size), count, 5, colors=colors, arity=arity)
+def test_colors(world_size: int, colors: int, arity: int, count: int, color_count: int) -> None:
+    plan = multicolor(
+        Topology.flat(world_size), count, 5, colors=colors, arity=arity, color_count=color_count
+    )
     assert plan.lanes <= colors
+    assert plan.lanes == 1 or plan.lanes * color_count <= count
     verify(plan)
 
 
 @pytest.mark.parametrize(("world_size", "lanes"), [(1, 1), (2, 2), (3, 3), (4, 4), (6, 3), (8, 4), (16, 4)])
 def test_colors_that_fit(world_size: int, lanes: int) -> None:
-    assert multicolor(Topology.flat(world_size), 100, 10).lanes == lanes
+    assert multicolor(Topology.flat(world_size), 100, 10, color_count=10).lanes == lanes
+    assert multicolor(Topology.flat(world_size), 100, 10, color_count=101).lanes == 1
 
 
 @quick
@@ -208,7 +216,8 @@ def test_merge_sorts_by_time_and_numbers_messages() -> None:
         (torus2d, {"dims": (8, 0)}, "8 x 0 make 0 places"),
         (hierarchical, {"exchanges": ("star", "ring")}, "must name one of ring, direct for each of 2 dims"),
         (hierarchical, {"windows": True, "across": "star"}, "across = 'star' is no planner"),
-        (multicolor, {"colors": 0}, "colors >= 1"),
+        (multicolor, {"colors": 0}, "of 1 or more, not colors=0"),
+        (multicolor, {"color_count": 0}, "of 1 or more, .* color_count=0"),
         (multiring, {"rings": 0}, "rings >= 1"),
         (PLANNERS["shared_memory"], {}, "one host, and there are 8"),
     ],

@@ -12,6 +12,7 @@
 Segments are summed up the tree and copied down it, in a pipeline: while one comes down, the next ones go up.
 Places are in heap order with k children each, so the first I = ceil((n - 1) / k) places are interior. Color c turns the ranks by c * I;
 the colors' interiors are disjoint as long as C <= n / I, and more colors are not made. 6 ranks, arity 4: I = 2, three colors.
+Nor are there colors for less than `color_count` elements each: the time of a short message is that of its sending, whatever its length.
 
 Rounds: 2 * depth, where depth = floor(log_k((k - 1) (n - 1) + 1)); 4 for 8 ranks.
 Elements sent by a rank: (colors it is not the root of + its children in all trees) * count / C. With C = k that is 2 * count at most:
@@ -31,7 +32,14 @@ from ddltrain.comm.topology import Topology
 from ddltrain.errors import CommError
 
 
-def multicolor(topology: Topology, count: int, segment_count: int, colors: int = 4, arity: int = 4) -> Plan:
+def multicolor(
+    topology: Topology,
+    count: int,
+    segment_count: int,
+    colors: int = 4,
+    arity: int = 4,
+    color_count: int = 1024,
+) -> Plan:
     """Trees with disjoint interiors, each for its part of the buffer.
 
     Args:
@@ -39,16 +47,20 @@ def multicolor(topology: Topology, count: int, segment_count: int, colors: int =
         segment_count: elements of a message at most.
         colors: how many trees; fewer where there are not so many with disjoint interiors.
         arity: children of an interior rank at most.
+        color_count: elements of a tree at least, if there are several.
 
     Raises:
         CommError: a size is out of range.
     """
     segment_count = check_sizes(count, segment_count)
-    if colors < 1 or arity < 1:
-        raise CommError(f"multicolor needs colors >= 1 and arity >= 1, not colors={colors}, arity={arity}")
+    if min(colors, arity, color_count) < 1:
+        raise CommError(
+            "multicolor needs colors, arity and color_count of 1 or more, "
+            f"not colors={colors}, arity={arity}, color_count={color_count}"
+        )
     size = topology.world_size
     interior = -(-(size - 1) // arity)
-    colors = min(colors, size // max(interior, 1))
+    colors = min(colors, size // max(interior, 1), max(1, count // color_count))
     pieces = cut(split(0, count, colors), segment_count)
     trees = [
         _Tree(color, topology.order[color * interior :] + topology.order[: color * interior], arity, pieces)
