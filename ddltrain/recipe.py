@@ -165,6 +165,7 @@ class CommRecipe:
     )
     local: str = key(one_of("auto", "engine", "torch"), "auto")
     wire: str = key(one_of("fp32", "bf16", "fp16"), "fp32")
+    error_feedback: bool = key(ANY, False)
     timeout_s: float = key(above(0), 600.0)
     stall_report_s: float = key(above(0), 60.0)
     check: bool = key(ANY, False)

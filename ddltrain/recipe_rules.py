@@ -26,6 +26,7 @@ def check_together(recipe: "Recipe", name: str) -> None:
     _check_hybrid(recipe, name)
     _check_sizes(recipe, name)
     _check_local(recipe, name)
+    _check_error_feedback(recipe, name)
 
 
 def _check_local(recipe: "Recipe", name: str) -> None:
@@ -34,6 +35,20 @@ def _check_local(recipe: "Recipe", name: str) -> None:
         key = "comm.check=true" if comm.check else f'comm.algorithm="{comm.algorithm}"'
         raise RecipeError(
             f'{name}: comm.local = "torch" sums in a way of its own; leave out {key}, or set comm.local="engine"'
+        )
+
+
+def _check_error_feedback(recipe: "Recipe", name: str) -> None:
+    if not recipe.comm.error_feedback:
+        return
+    if recipe.comm.wire == "fp32":
+        raise RecipeError(
+            f'{name}: comm.error_feedback = true gives back what 16 bits round away; set comm.wire="bf16", or leave it out'
+        )
+    if recipe.train.precision == "fp16":
+        raise RecipeError(
+            f'{name}: comm.error_feedback = true cannot go with the changing loss scale of train.precision = "fp16"; '
+            'set train.precision="bf16", or leave it out'
         )
 
 

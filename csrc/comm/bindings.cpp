@@ -102,16 +102,20 @@ void bind_executor(py::module_& module) {
       .def(
           "submit",
           [](Executor& self, int64_t plan, uintptr_t address, int64_t count, DType dtype, ReduceOp op,
-             Wire wire, int priority, const std::string& name) {
-            return self.submit(plan, pointer(address), count, dtype, op, wire, priority, name);
+             Wire wire, uintptr_t residual, int priority, const std::string& name) {
+            return self.submit(plan, pointer(address), count, dtype, op, wire,
+                               static_cast<float*>(pointer(residual)), priority, name);
           },
-          "plan"_a, "address"_a, "count"_a, "dtype"_a, "op"_a, "wire"_a, "priority"_a, "name"_a, Release())
+          "plan"_a, "address"_a, "count"_a, "dtype"_a, "op"_a, "wire"_a, "residual"_a, "priority"_a, "name"_a,
+          Release())
       .def(
           "run",
           [](Executor& self, int64_t plan, uintptr_t address, int64_t count, DType dtype, ReduceOp op,
-             Wire wire,
-             const std::string& name) { self.run(plan, pointer(address), count, dtype, op, wire, name); },
-          "plan"_a, "address"_a, "count"_a, "dtype"_a, "op"_a, "wire"_a, "name"_a, Release())
+             Wire wire, uintptr_t residual, const std::string& name) {
+            self.run(plan, pointer(address), count, dtype, op, wire, static_cast<float*>(pointer(residual)),
+                     name);
+          },
+          "plan"_a, "address"_a, "count"_a, "dtype"_a, "op"_a, "wire"_a, "residual"_a, "name"_a, Release())
       .def("wait", &Executor::wait, "number"_a, Release())
       .def("test", &Executor::test, "number"_a, Release())
       .def("waiting", &Executor::waiting, Release())

@@ -83,29 +83,32 @@ int64_t Executor::load_plan(std::span<const int64_t> rows, uint64_t key) {
 }
 
 int64_t Executor::submit(int64_t plan, void* data, int64_t count, DType dtype, ReduceOp op, Wire wire,
-                         int priority, std::string name) {
+                         float* residual, int priority, std::string name) {
   int64_t number = 0;
   {
     const Lock lock = enter();
-    number = enqueue(plan, data, count, dtype, op, wire, priority, std::move(name));
+    number = enqueue(plan, data, count, dtype, op, wire, residual, priority, std::move(name));
   }
   wake_.notify_one();
   return number;
 }
 
 void Executor::run(int64_t plan, void* data, int64_t count, DType dtype, ReduceOp op, Wire wire,
-                   std::string name) {
+                   float* residual, std::string name) {
   Lock lock = enter();
-  drive_until_done(enqueue(plan, data, count, dtype, op, wire, 0, std::move(name)), lock);
+  drive_until_done(enqueue(plan, data, count, dtype, op, wire, residual, 0, std::move(name)), lock);
 }
 
 int64_t Executor::enqueue(int64_t plan, void* data, int64_t count, DType dtype, ReduceOp op, Wire wire,
-                          int priority, std::string name) {
+                          float* residual, int priority, std::string name) {
   throw_failure();
   const Plan& own = plans_.at(static_cast<size_t>(plan));
   if (own.end() > count) throw std::invalid_argument("the plan is for more elements than there are");
   if (wire != Wire::same && dtype != DType::float32) {
     throw std::invalid_argument(std::string("only float32 can travel in 16 bits, not ") + dtype_name(dtype));
+  }
+  if (residual != nullptr && (wire == Wire::same || op != ReduceOp::sum)) {
+    throw std::invalid_argument("only sums that travel in 16 bits leave a residual");
   }
   if (op == ReduceOp::avg && (dtype == DType::int32 || dtype == DType::int64)) {
     throw std::invalid_argument(std::string(dtype_name(dtype)) + " cannot be averaged; sum it and divide");
@@ -122,8 +125,8 @@ int64_t Executor::enqueue(int64_t plan, void* data, int64_t count, DType dtype, 
   }
   const auto now = Backoff::Clock::now();
   if (!busy()) busy_since_ = now;
-  queue_.push_back({&own, static_cast<std::byte*>(data), count, dtype, op, wire, priority, std::move(name),
-                    num_submitted_, std::move(window), now});
+  queue_.push_back({&own, static_cast<std::byte*>(data), count, dtype, op, wire, residual, priority,
+                    std::move(name), num_submitted_, std::move(window), now});
   return num_submitted_++;
 }
 

@@ -63,12 +63,13 @@ class Executor {
 
   // Starts an operation and returns its number. Of several that are in flight, those of higher priority, then
   // the older ones, go first.
-  int64_t submit(int64_t plan, void* data, int64_t count, DType dtype, ReduceOp op, Wire wire, int priority,
-                 std::string name);
+  int64_t submit(int64_t plan, void* data, int64_t count, DType dtype, ReduceOp op, Wire wire,
+                 float* residual, int priority, std::string name);
   void wait(int64_t number);
   bool test(int64_t number);
   // submit and wait, without waking the background thread.
-  void run(int64_t plan, void* data, int64_t count, DType dtype, ReduceOp op, Wire wire, std::string name);
+  void run(int64_t plan, void* data, int64_t count, DType dtype, ReduceOp op, Wire wire, float* residual,
+           std::string name);
 
   // How long no operation has got on, in seconds, and what the first of them waits for; 0 and "" where none
   // is in flight. From any thread.
@@ -94,8 +95,8 @@ class Executor {
   // The background thread steps aside for callers: a busy one would else take the lock again and again.
   Lock enter();
   std::shared_ptr<Window> window_of(const void* data, int64_t bytes) const;
-  int64_t enqueue(int64_t plan, void* data, int64_t count, DType dtype, ReduceOp op, Wire wire, int priority,
-                  std::string name);
+  int64_t enqueue(int64_t plan, void* data, int64_t count, DType dtype, ReduceOp op, Wire wire,
+                  float* residual, int priority, std::string name);
   void drive_until_done(int64_t number, Lock& lock);
   bool is_done(int64_t number) const;
   bool busy() const { return !queue_.empty() || !active_.empty(); }

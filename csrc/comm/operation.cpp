@@ -258,8 +258,14 @@ void Operation::post_send(int row) {
   const void* data = range(row);
   if (converts()) {
     message.staging = transport_.staging().take(bytes);
-    pack(reinterpret_cast<float*>(range(row)), message.staging->memory.get(), op(row).count, call_.wire);
-    data = message.staging->memory.get();
+    std::byte* packed = message.staging->memory.get();
+    auto* own = reinterpret_cast<float*>(range(row));
+    if (call_.residual != nullptr) {
+      pack_keeping(own, packed, call_.residual + op(row).offset, op(row).count, call_.wire);
+    } else {
+      pack(own, packed, op(row).count, call_.wire);
+    }
+    data = packed;
   }
   Link& link = links_[static_cast<size_t>(op(row).link)];
   ++link.num_sends;

@@ -22,6 +22,7 @@ struct Submission {
   DType dtype;
   ReduceOp op;
   Wire wire;
+  float* residual;  // of the same size as `data`: what rounding to 16 bits takes away; or null
   int priority;
   std::string name;
   int64_t number;                               // counts the operations of an executor; the same on all ranks

@@ -142,6 +142,22 @@ struct Pack {
   }
 };
 
+template <typename T>
+struct PackKeeping {
+  [[gnu::always_inline]] static void run(float* own, void* packed, float* residual, int64_t count) {
+    float* __restrict a = own;
+    float* __restrict kept = residual;
+    T* __restrict out = static_cast<T*>(packed);
+    for (int64_t i = 0; i < count; ++i) {
+      out[i] = narrow_for_wire<T>(a[i]);
+      const float rounded = widen(out[i]);
+      const float lost = a[i] - rounded;
+      kept[i] += lost - lost == 0.0F ? lost : 0.0F;  // else it is infinite or NaN, and would never go away
+      a[i] = rounded;
+    }
+  }
+};
+
 #if defined(__x86_64__)
 template <typename Kernel, typename... Args>
 [[gnu::target("avx2")]] void on_avx2(Args... args) {
@@ -272,6 +288,11 @@ void scale(void* data, int64_t count, DType dtype, double factor) {
 void pack(float* own, void* packed, int64_t count, Wire wire) {
   if (wire == Wire::float16) return run<Pack<Float16>>(own, packed, count);
   run<Pack<BFloat16>>(own, packed, count);
+}
+
+void pack_keeping(float* own, void* packed, float* residual, int64_t count, Wire wire) {
+  if (wire == Wire::float16) return run<PackKeeping<Float16>>(own, packed, residual, count);
+  run<PackKeeping<BFloat16>>(own, packed, residual, count);
 }
 
 void round_to(float* own, int64_t count, Wire wire) {

@@ -70,11 +70,20 @@ class Executor:
         dtype: DType,
         op: ReduceOp,
         wire: Wire,
+        residual: int,
         priority: int,
         name: str,
     ) -> int: ...
     def run(
-        self, plan: int, address: int, count: int, dtype: DType, op: ReduceOp, wire: Wire, name: str
+        self,
+        plan: int,
+        address: int,
+        count: int,
+        dtype: DType,
+        op: ReduceOp,
+        wire: Wire,
+        residual: int,
+        name: str,
     ) -> None: ...
     def wait(self, number: int) -> None: ...
     def test(self, number: int) -> bool: ...

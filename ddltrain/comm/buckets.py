@@ -54,12 +54,14 @@ class Buckets:
         num_extras: int,
         wire: str | None = None,
         local: LocalSums | None = None,
+        error_feedback: bool = False,
     ) -> None:
         """Collective: on the CPU the buckets lie in memory that the ranks of a host share.
 
         Args:
             wire: "bf16" or "fp16" sends gradients in 16 bits between hosts.
             local: what sums them instead of the engine alone.
+            error_feedback: what `wire` rounds away in a step is added in the next one.
         """
         groups = _group(
             [parameter for parameter in model.parameters() if parameter.requires_grad], bucket_bytes
@@ -73,9 +75,17 @@ class Buckets:
         device = groups[0][0].device if groups[0] else torch.device("cpu")
         sizes = [*counts[:-1], counts[-1] + num_extras]
         self.is_local = local is not None
-        self._local, self._memories = local, [local.memory(size) for size in sizes] if local else []
-        self.flat = [memory.whole[:size] for memory, size in zip(self._memories, sizes, strict=False)]
-        self.flat = self.flat or [_zeros(size, device, engine) for size in sizes]
+        keeps = [error_feedback and own is not None for own in self.wires]
+        self._local, self._memories = local, []
+        if local is not None:
+            self._memories = [local.memory(*own) for own in zip(sizes, keeps, strict=True)]
+            self.flat = [memory.whole[:size] for memory, size in zip(self._memories, sizes, strict=True)]
+            self._residuals = [memory.residual for memory in self._memories]
+        else:
+            self.flat = [_zeros(size, device, engine) for size in sizes]
+            self._residuals = [
+                torch.zeros(own[0]) if own[1] else None for own in zip(sizes, keeps, strict=True)
+            ]
         self.extras = self.flat[-1][counts[-1] :]
         self.comm_s = self.exposed_s = 0.0
         self._engine = engine
@@ -105,6 +115,12 @@ class Buckets:
         if self._is_first_step:
             self._is_first_step = False
             self._agree_on_order()
+
+    def drop_residuals(self) -> None:
+        """Forget what error feedback keeps for the next step."""
+        for residual in self._residuals:
+            if residual is not None:
+                residual.zero_()
 
     def overlaps(self, index: int) -> bool:
         """Whether a bucket can travel during backward."""
@@ -150,14 +166,17 @@ class Buckets:
         """Start the all-reduces of the buckets up to the place `end` in the order, those that can go by themselves at once."""
         for index in self._order[self._num_submitted : end]:
             bucket, wire, name = self.flat[index], self.wires[index], f"{BUCKET}{index}"
+            residual = self._residuals[index]
             if self._local is not None:
                 self._handles.append(self._local.submit(self._memories[index], wire, name))
             elif self._engine.overlaps(bucket, wire):
-                self._handles.append(self._engine.allreduce_async(bucket, wire=wire, name=name))
+                self._handles.append(
+                    self._engine.allreduce_async(bucket, wire=wire, name=name, residual=residual)
+                )
             elif end < len(self.flat):
                 return
             else:
-                self._engine.allreduce_(bucket, wire=wire, name=name)
+                self._engine.allreduce_(bucket, wire=wire, name=name, residual=residual)
             self._num_submitted += 1
 
     def _agree_on_order(self) -> None:

@@ -103,6 +103,7 @@ class Engine:
         wire: str | None = None,
         algorithm: str | None = None,
         name: str = "",
+        residual: torch.Tensor | None = None,
     ) -> Buffer:
         """Replace `tensor` by its reduction over all ranks, in place. Collective.
 
@@ -112,25 +113,29 @@ class Engine:
             wire: "bf16" or "fp16" sends float32 in 16 bits between hosts.
             algorithm: instead of the engine's.
             name: for errors.
+            residual: for error feedback (Seide et al. 2014): float32 on the CPU, of the tensor's shape, each rank its own, zero at first.
+                It is added to the tensor, and then takes up what `wire` rounds away on this rank, so that the results of many calls
+                add up to those without rounding. With op "sum", and on all ranks or none.
 
         Raises:
             TypeError: another dtype, or not contiguous.
             CommError: ranks disagree, or one does not come.
         """
         whole = _tensor_of(tensor)
-        self._runner.check(whole, op, wire)
+        self._runner.check(whole, op, wire, residual)
         if self.world_size == 1 or not whole.numel():
             return tensor
         host = whole if whole.is_cpu else self._staged(whole)
         in_window = self._runner.in_window(host)
         chosen = self._selection.choose(host, in_window, wire, algorithm)
+        _give_back(residual, host)
         before = host.clone() if self._checks else None
         if chosen == MPI_OWN:
             start_s = time.perf_counter()
             self._runner.allreduce_by_mpi(host, op)
             self._blocked_s += time.perf_counter() - start_s
         else:
-            self._runner.run(host, chosen, in_window, op, wire, name)
+            self._runner.run(host, chosen, in_window, op, wire, residual, name)
         if before is not None:
             self._runner.compare(host, before, op, wire, f"{chosen} {name}".strip())
         if host is not whole:
@@ -145,6 +150,7 @@ class Engine:
         algorithm: str | None = None,
         name: str = "",
         priority: int = 0,
+        residual: torch.Tensor | None = None,
     ) -> Handle:
         """Start what `allreduce_` does, and return at once. Collective.
 
@@ -153,7 +159,7 @@ class Engine:
         ranks reduce with those of the same place in other hosts only (`ddltrain.comm.collectives`).
         """
         whole = _tensor_of(tensor)
-        self._runner.check(whole, op, wire)
+        self._runner.check(whole, op, wire, residual)
         if not whole.is_cpu:
             raise TypeError(f"allreduce_async takes tensors on the CPU; this one is on {whole.device}")
         if self.world_size == 1 or not whole.numel():
@@ -162,7 +168,8 @@ class Engine:
         chosen = self._selection.choose(whole, in_window, wire, algorithm)
         if chosen == MPI_OWN:  # would block
             chosen = "halving_doubling"
-        return self._runner.submit(whole, chosen, in_window, op, wire, name, priority)
+        _give_back(residual, whole)
+        return self._runner.submit(whole, chosen, in_window, op, wire, residual, name, priority)
 
     def allreduce_many_(
         self,
@@ -326,8 +333,15 @@ class Engine:
         self._runner.check(tensor, op, None)
         flat = tensor.view(-1)
         if self.world_size > 1 and len(flat):
-            self._runner.run(flat, algorithm, self._runner.in_window(flat), op, None, name)
+            self._runner.run(flat, algorithm, self._runner.in_window(flat), op, None, None, name)
         return flat[part_of(self.rank, self.world_size, len(flat))]
+
+
+def _give_back(residual: torch.Tensor | None, tensor: torch.Tensor) -> None:
+    """Add what earlier calls rounded away."""
+    if residual is not None:
+        tensor.add_(residual)
+        residual.zero_()
 
 
 def _tensor_of(buffer: torch.Tensor | NDArray[np.generic]) -> torch.Tensor:

@@ -43,11 +43,13 @@ class Memory:
         whole: on the device; a multiple of the ranks of a host.
         part: a rank's part of it, on the device.
         sent: the same in memory that travels between hosts.
+        residual: for error feedback, what was rounded away of `sent`; or None.
     """
 
     whole: torch.Tensor
     part: torch.Tensor
     sent: torch.Tensor
+    residual: torch.Tensor | None
 
 
 @dataclass
@@ -82,12 +84,13 @@ class LocalSums:
         # It must not be at work any more when the interpreter ends.
         weakref.finalize(self, _end_worker, self._worker.tasks, thread)
 
-    def memory(self, count: int) -> Memory:
+    def memory(self, count: int, keeps_residual: bool = False) -> Memory:
         """Zeroed memory for a bucket of so many elements."""
         size = self._worker.group.size
         length = -(-count // size)
         whole, part = (torch.zeros(number, device=self._device) for number in (size * length, length))
-        return Memory(whole, part, part if part.is_cpu else torch.zeros(length, pin_memory=True))
+        sent = part if part.is_cpu else torch.zeros(length, pin_memory=True)
+        return Memory(whole, part, sent, torch.zeros(length) if keeps_residual else None)
 
     def submit(self, memory: Memory, wire: str | None, name: str) -> Handle:
         """Begin to sum a bucket once the work in the current stream has filled it. Collective.
@@ -210,7 +213,7 @@ class _Worker:
             task, lambda: self.group.reduce_scatter(memory.whole, memory.part), memory.part, memory.sent
         )
         task.between = self._engine.allreduce_async(
-            memory.sent, wire=task.wire, algorithm=ACROSS, name=task.name
+            memory.sent, wire=task.wire, algorithm=ACROSS, name=task.name, residual=memory.residual
         )
 
     def _end(self, task: _Task) -> None:

@@ -102,11 +102,13 @@ class Runner:
         """Whether all of `tensor` lies in one window."""
         return self.has_windows and self._executor.in_window(tensor.data_ptr(), tensor.nbytes)
 
-    def check(self, tensor: torch.Tensor, op: str, wire: str | None) -> None:
+    def check(
+        self, tensor: torch.Tensor, op: str, wire: str | None, residual: torch.Tensor | None = None
+    ) -> None:
         """Refuse what no rank can reduce, before anything is sent.
 
         Raises:
-            TypeError: dtype, layout, op or wire do not fit.
+            TypeError: dtype, layout, op, wire or residual do not fit.
         """
         if tensor.dtype not in DTYPES or not tensor.is_contiguous():
             raise TypeError(
@@ -121,6 +123,18 @@ class Runner:
             raise TypeError(f"{tensor.dtype} cannot be averaged: sum it and divide")
         if wire and tensor.dtype != torch.float32:
             raise TypeError(f"only float32 can travel as {wire}, not {tensor.dtype}")
+        if residual is not None:
+            self._check_residual(tensor, op, residual)
+
+    def _check_residual(self, tensor: torch.Tensor, op: str, residual: torch.Tensor) -> None:
+        if op != "sum" or tensor.dtype != torch.float32:
+            raise TypeError(f"a residual goes with sums of float32, not with op = {op!r} of {tensor.dtype}")
+        alike = residual.dtype == tensor.dtype and residual.shape == tensor.shape
+        if not (alike and residual.is_cpu and residual.is_contiguous()):
+            raise TypeError(
+                f"the residual must be a contiguous CPU tensor like the one to sum, {tensor.dtype} {tuple(tensor.shape)}; it is "
+                f"{residual.dtype} {tuple(residual.shape)} on {residual.device}"
+            )
 
     def allreduce_by_mpi(self, tensor: torch.Tensor, op: str) -> None:
         """The MPI library's own all-reduce. Collective."""
@@ -149,14 +163,19 @@ class Runner:
             self._communicator.barrier()
 
     def run(
-        self, tensor: torch.Tensor, algorithm: str, in_window: bool, op: str, wire: str | None, name: str
+        self,
+        tensor: torch.Tensor,
+        algorithm: str,
+        in_window: bool,
+        op: str,
+        wire: str | None,
+        residual: torch.Tensor | None,
+        name: str,
     ) -> None:
         """Run `algorithm` on `tensor`, which lies `in_window` or not, and wait for it. Collective."""
-        wire = None if algorithm == "shared_memory" else wire  # nothing travels
-        plan = self._plan(algorithm, tensor, in_window, wire)
-        count, dtype = tensor.numel(), DTYPES[tensor.dtype]
+        arguments = self._arguments(tensor, algorithm, in_window, op, wire, residual)
         with Errors():
-            self._executor.run(plan, tensor.data_ptr(), count, dtype, OPS[op], WIRES[wire], name)
+            self._executor.run(*arguments, name)
 
     def submit(
         self,
@@ -165,17 +184,14 @@ class Runner:
         in_window: bool,
         op: str,
         wire: str | None,
+        residual: torch.Tensor | None,
         name: str,
         priority: int,
     ) -> Handle:
         """Start `algorithm` on `tensor`. Collective."""
-        wire = None if algorithm == "shared_memory" else wire  # nothing travels
-        plan = self._plan(algorithm, tensor, in_window, wire)
-        count, dtype = tensor.numel(), DTYPES[tensor.dtype]
+        arguments = self._arguments(tensor, algorithm, in_window, op, wire, residual)
         with Errors():
-            number = self._executor.submit(
-                plan, tensor.data_ptr(), count, dtype, OPS[op], WIRES[wire], priority, name
-            )
+            number = self._executor.submit(*arguments, priority, name)
         return Handle(lambda: self._executor.wait(number), lambda: self._executor.test(number), tensor)
 
     def way(self, tensor: torch.Tensor, algorithm: str, in_window: bool, wire: str | None) -> Way:
@@ -184,7 +200,7 @@ class Runner:
             return Way("none", "nothing is sent: one rank", in_window)
         if algorithm == "mpi":
             return Way("mpi", "the MPI library's own all-reduce", in_window, None, None)
-        wire = None if algorithm == "shared_memory" else wire  # nothing travels
+        wire = self._travels_as(algorithm, in_window, wire)
         element_bytes = 2 if wire else tensor.element_size()
         plan = self._make_plan(algorithm, tensor.numel(), element_bytes, in_window)
         sent_bytes = element_bytes * max(map(plan.sent_elements, range(self.world_size)))
@@ -222,19 +238,45 @@ class Runner:
                 f"rank {self.rank}: the result by {what} differs from that of the MPI library by up to {worst:.3g}"
             )
 
-    def _plan(self, algorithm: str, tensor: torch.Tensor, in_window: bool, wire: str | None) -> int:
+    def _travels_as(self, algorithm: str, in_window: bool, wire: str | None) -> str | None:
+        one_host = len(self.topology.hosts) == 1
+        nothing_travels = one_host and in_window and algorithm in ("shared_memory", "hierarchical")
+        return None if nothing_travels else wire
+
+    def _arguments(
+        self,
+        tensor: torch.Tensor,
+        algorithm: str,
+        in_window: bool,
+        op: str,
+        wire: str | None,
+        residual: torch.Tensor | None,
+    ) -> tuple[int, int, int, _engine.DType, _engine.ReduceOp, _engine.Wire, int]:
+        """What the executor takes."""
+        wire = self._travels_as(algorithm, in_window, wire)
+        keeps = wire is not None and residual is not None
+        plan = self._plan(algorithm, tensor, in_window, wire, keeps)
+        address = residual.data_ptr() if wire is not None and residual is not None else 0
+        count, dtype = tensor.numel(), DTYPES[tensor.dtype]
+        return plan, tensor.data_ptr(), count, dtype, OPS[op], WIRES[wire], address
+
+    def _plan(
+        self, algorithm: str, tensor: torch.Tensor, in_window: bool, wire: str | None, keeps_residual: bool
+    ) -> int:
         """The executor's id of the plan for tensors of this size."""
         count, element_bytes = tensor.numel(), 2 if wire else tensor.element_size()
-        wanted = (algorithm, count, element_bytes, in_window)
+        wanted = (algorithm, count, element_bytes, in_window, keeps_residual)
         if wanted not in self._plans:
-            plan = self._make_plan(algorithm, count, element_bytes, in_window)
+            plan = self._make_plan(algorithm, count, element_bytes, in_window, keeps_residual)
             if self._verifies and algorithm in PLANNERS:
                 verify(plan)
             key = key_of(plan, self._segment_bytes)
             self._plans[wanted] = self._executor.load_plan(plan.ops_of(self.rank), key)
         return self._plans[wanted]
 
-    def _make_plan(self, algorithm: str, count: int, element_bytes: int, in_window: bool) -> Plan:
+    def _make_plan(
+        self, algorithm: str, count: int, element_bytes: int, in_window: bool, keeps_residual: bool = False
+    ) -> Plan:
         segment_count = max(1, self._segment_bytes // element_bytes)
         one_host = len(self.topology.hosts) == 1
         if algorithm == "reduce_scatter":
@@ -249,4 +291,7 @@ class Runner:
             return PLANNERS[algorithm](self.topology, count, max(1, count))
         if algorithm == "hierarchical":
             return PLANNERS[algorithm](self.topology, count, segment_count, windows=in_window)
+        if algorithm == "halving_doubling" and keeps_residual:
+            # In recursive doubling several ranks round the same sum: each would keep the same residual.
+            return PLANNERS[algorithm](self.topology, count, segment_count, doubling_count=0)
         return PLANNERS[algorithm](self.topology, count, segment_count)

@@ -128,7 +128,15 @@ def make_buckets(recipe: Recipe, model: nn.Module, engine: Engine, num_extras: i
     local = None
     if engine.allreduce_(agree, op="min").item():
         local = LocalSums(engine, device, recipe.comm.timeout_s)
-    return Buckets(model, engine, int(recipe.comm.bucket_mib * (1 << 20)), num_extras, wire, local)
+    return Buckets(
+        model,
+        engine,
+        int(recipe.comm.bucket_mib * (1 << 20)),
+        num_extras,
+        wire,
+        local,
+        recipe.comm.error_feedback,
+    )
 
 
 def local_notes(recipe: Recipe, engine: Engine, device: torch.device) -> list[str]:

@@ -103,6 +103,7 @@ class Step:
             what = self._finite.undo(
                 step, lr, lambda: self._all_parts(batch, part_sizes, epoch, step, sends=False)
             )
+            self.buckets.drop_residuals()
             say([f"WARNING: {what}; the step is skipped"])
             return float("nan"), 0.0, stops
         with self._spans("optimizer"):

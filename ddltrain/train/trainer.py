@@ -188,6 +188,7 @@ class Trainer:
 
     def _save(self) -> None:
         """Collect what a checkpoint needs, on all ranks, and write it on rank 0."""
+        self.buckets.drop_residuals()  # as a run does that goes on from the checkpoint, so that both are the same to the bit
         with self._spans("checkpoint"), self._statistics.averaged(self._engine) as per_rank:
             average = self._state_of_average()
             if self._engine.rank == 0:

@@ -47,10 +47,12 @@ void drive(MPI_Comm comm) {
     const int64_t total = size * (size + 1) / 2;
     for (const Wire wire : {Wire::same, Wire::bfloat16}) {
       std::vector<std::vector<float>> data(40, std::vector<float>(static_cast<size_t>(count), 1.0f + rank));
+      std::vector<std::vector<float>> residuals(data.size(), std::vector<float>(static_cast<size_t>(count)));
       std::vector<int64_t> numbers;
       for (auto& own : data) {
+        float* residual = wire == Wire::same ? nullptr : residuals[numbers.size()].data();
         numbers.push_back(executor.submit(plan, own.data(), count, DType::float32, ReduceOp::sum, wire,
-                                          static_cast<int>(numbers.size()) % 3, "grads"));
+                                          residual, static_cast<int>(numbers.size()) % 3, "grads"));
         // So that the background thread is at work when the next one comes.
         std::this_thread::sleep_for(std::chrono::microseconds(100));
       }
@@ -68,7 +70,7 @@ void drive(MPI_Comm comm) {
     auto* values = reinterpret_cast<int64_t*>(window->own());
     for (int round = 0; round < 50; ++round) {
       for (int64_t i = 0; i < count; ++i) values[i] = rank + 1;
-      executor.run(local, values, count, DType::int64, ReduceOp::sum, Wire::same, "");
+      executor.run(local, values, count, DType::int64, ReduceOp::sum, Wire::same, nullptr, "");
       for (int64_t i = 0; i < count; ++i) require(values[i] == total, "the sum of all windows");
     }
   }
@@ -79,7 +81,7 @@ void drive(MPI_Comm comm) {
     bool failed = rank == 0;
     try {
       if (rank != 0) {
-        executor.run(plan, data.data(), 4 * size, DType::float32, ReduceOp::sum, Wire::same, "late");
+        executor.run(plan, data.data(), 4 * size, DType::float32, ReduceOp::sum, Wire::same, nullptr, "late");
       }
     } catch (const MpiError&) {
       failed = true;

@@ -172,3 +172,18 @@ def test_sums_by_torch_refuse_what_contradicts_them(override: str, key: str) -> 
         RecipeError, match=rf'comm.local = "torch" .* leave out {key}, or set comm.local="engine"'
     ):
         parse(MINIMAL, "comm.local=torch", override)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["comm.error_feedback=true"], 'set comm.wire="bf16", or leave it out'),
+        (
+            ["comm.error_feedback=true", "comm.wire=bf16", "train.precision=fp16"],
+            'loss scale of train.precision = "fp16"',
+        ),
+    ],
+)
+def test_error_feedback_refuses_what_contradicts_it(overrides: list[str], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        parse(MINIMAL, *overrides)

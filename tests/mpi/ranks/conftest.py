@@ -4,9 +4,11 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from training_runs import make_dataset
 
 from ddltrain.comm.engine import Engine
 from ddltrain.comm.world import World, start_world
+from ddltrain.input.store import Dataset
 
 
 @pytest.fixture(scope="session")
@@ -25,6 +27,11 @@ def alone() -> World:
     from mpi4py import MPI
 
     return World(0, 1, 0, 1, "here", MPI.COMM_SELF)
+
+
+@pytest.fixture(scope="session")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    return make_dataset(tmp_path_factory.mktemp("data"))
 
 
 @pytest.hookimpl(wrapper=True)
