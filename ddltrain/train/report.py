@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddltrain.errors import RunError
-from ddltrain.train.log import read_metrics
+from ddltrain.train.metric_rows import MetricRows, points
 from ddltrain.train.report_charts import Curve, chart
 from ddltrain.train.report_classes import classes_card, wrong_card
 from ddltrain.train.report_page import card, facts, page, tile
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from ddltrain.train.evaluate import Evaluation
 
 REPORT_FILE = "report.html"
-
-_Row = dict[str, Any]
 
 
 def write_report(
@@ -52,7 +50,7 @@ def write_report(
         evaluation = None
     name = run.resolve().name
     run_facts = _read_facts(run / "run.json")
-    rows = _Rows(read_metrics(run))
+    rows = MetricRows(run)
     parts = [f"<h1>{esc(name)}</h1>", _headline(rows, evaluation, run_facts, len(classes)), _curves(rows)]
     if evaluation is not None:
         parts.append(classes_card(evaluation, classes))
@@ -66,33 +64,8 @@ def write_report(
     _replace(run / REPORT_FILE, page(name, "\n".join(parts)))
 
 
-# What a row must have to be shown, by kind; someone may have edited the file.
-_KEYS: dict[Any, set[str]] = {
-    "train": {"epoch", "loss", "top1", "lr", "images_per_s", "data_wait_s"},
-    "epoch": {"epoch", "loss", "top1", "lr", "images_per_s", "time_s"},
-    "eval": {"epoch", "loss", "top1", "top5", "correct1", "correct5", "count"},
-    "ema": {"epoch", "loss", "top1"},
-    "timeline": {"total_s", "spans_s"},
-}
-
-
-class _Rows:
-    """The rows of metrics.jsonl by kind; of rows written twice (after a resume) the newest counts."""
-
-    def __init__(self, rows: Sequence[_Row]) -> None:
-        newest = {
-            (row["kind"], row["step"]): row for row in rows if row.keys() >= _KEYS.get(row["kind"], {"?"})
-        }
-        ordered = sorted(newest.values(), key=lambda row: float(row["step"]))
-        self.train = [row for row in ordered if row["kind"] == "train"]
-        self.epoch = [row for row in ordered if row["kind"] == "epoch"]
-        self.eval = [row for row in ordered if row["kind"] == "eval"]
-        self.average = [row for row in ordered if row["kind"] == "ema"]
-        self.timeline = [row for row in ordered if row["kind"] == "timeline"]
-
-
 def _headline(
-    rows: _Rows, evaluation: "Evaluation | None", run_facts: Mapping[str, Any], num_classes: int
+    rows: MetricRows, evaluation: "Evaluation | None", run_facts: Mapping[str, Any], num_classes: int
 ) -> str:
     tiles = []
     if evaluation is not None:
@@ -105,11 +78,9 @@ def _headline(
         if num_classes > 5:
             tiles.append(_accuracy_tile("top-5", last["top5"], last["correct5"], last["count"]))
     if rows.epoch:
-        time_s = sum(row["time_s"] for row in rows.epoch)
-        num_images = sum((row["images_per_s"] or 0.0) * row["time_s"] for row in rows.epoch)
         tiles.append(tile(str(rows.epoch[-1]["epoch"]), "epochs"))
-        tiles.append(tile(_duration(time_s), "training time"))
-        tiles.append(tile(f"{num_images / max(time_s, 1e-9):,.0f}", "images a second (mean)"))
+        tiles.append(tile(_duration(rows.time_s), "training time"))
+        tiles.append(tile(f"{rows.images_per_s:,.0f}", "images a second (mean)"))
     if "ranks" in run_facts:
         tiles.append(tile(str(run_facts["ranks"]), "ranks"))
     return (
@@ -121,18 +92,18 @@ def _accuracy_tile(name: str, percent: float, num_right: int, count: int) -> str
     return tile(f"{percent:.2f} %", f"{name}: {num_right:,} of {count:,} images")
 
 
-def _curves(rows: _Rows) -> str:
+def _curves(rows: MetricRows) -> str:
     def curves(key: str, with_val: bool) -> list[Curve]:
         drawn = [
-            Curve("train, each step", "train faint", _points(rows.train, key)),
-            Curve("train, mean of the epoch", "train", _points(rows.epoch, key)),
+            Curve("train, each step", "train faint", points(rows.train, key)),
+            Curve("train, mean of the epoch", "train", points(rows.epoch, key)),
         ]
         if not with_val:
             return drawn
-        average = Curve("validation, average of the weights", "val faint", _points(rows.average, key))
-        return [*drawn, Curve("validation", "val", _points(rows.eval, key)), average]
+        average = Curve("validation, average of the weights", "val faint", points(rows.average, key))
+        return [*drawn, Curve("validation", "val", points(rows.eval, key)), average]
 
-    rate = _points(rows.train, "lr") or _points(rows.epoch, "lr")
+    rate = points(rows.train, "lr") or points(rows.epoch, "lr")
     charts = [
         chart("Loss", curves("loss", True)),
         chart("Top-1 accuracy (%)", curves("top1", True), high=100),
@@ -140,10 +111,6 @@ def _curves(rows: _Rows) -> str:
         chart("Throughput (images a second)", curves("images_per_s", False), from_zero=True),
     ]
     return card("Curves", f'<div class="columns">{"".join(charts)}</div>')
-
-
-def _points(rows: Sequence[_Row], key: str) -> list[tuple[float, float | None]]:
-    return [(float(row["epoch"]), row[key]) for row in rows if key in row]
 
 
 def _time_spent(row: Mapping[str, Any]) -> str:

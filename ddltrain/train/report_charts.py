@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape as esc
 
-_WIDTH, _HEIGHT = 460, 244
+WIDTH, HEIGHT = 460, 244
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 448, 10, 208
 _MAX_POINTS = 600
 _MAX_DOTS = 60
@@ -42,25 +42,33 @@ def chart(title: str, curves: Iterable[Curve], from_zero: bool = False, high: fl
     Returns:
         HTML: a heading, a legend, the drawing, and a note if some values were not finite.
     """
-    given = [curve for curve in curves if curve.points]
-    num_lost = sum(_is_lost(y) for curve in given for _, y in curve.points)
-    drawn = [Curve(curve.name, curve.style, _thinned(curve.points)) for curve in given]
-    known = [(x, y) for curve in drawn for x, y in curve.points if y is not None and not _is_lost(y)]
+    drawn = [curve for curve in curves if curve.points]
+    num_lost = sum(_is_lost(y) for curve in drawn for _, y in curve.points)
     head = f"<h3>{esc(title)}</h3>"
-    if not known:
+    drawing = draw(title, drawn, from_zero, high)
+    if drawing is None:
         text = f"No point is a finite number ({num_lost} points)." if num_lost else "No figures."
         return f'<div>{head}<p class="soft">{text}</p></div>'
-    xs = [x for curve in drawn for x, _ in curve.points]
-    scale = _Scale.of(xs, [y for _, y in known], from_zero, high)
     keys = "".join(
         f'<span class="key"><i class="{c.style}"></i>{esc(c.name)}</span>' for c in drawn if len(drawn) > 1
     )
-    lines = "".join(_line(curve, scale) for curve in drawn)
     note = f'<p class="soft">Points that are not a finite number: {num_lost}.</p>' if num_lost else ""
+    return f"<div>{head}<div>{keys}</div>{drawing}{note}</div>"
+
+
+def draw(
+    title: str, curves: Sequence[Curve], from_zero: bool = False, high: float | None = None
+) -> str | None:
+    """The drawing of `chart`, an SVG element without heading and legend; None where no value is finite."""
+    drawn = [Curve(curve.name, curve.style, _thinned(curve.points)) for curve in curves]
+    known = [y for curve in drawn for _, y in curve.points if y is not None and not _is_lost(y)]
+    if not known:
+        return None
+    scale = _Scale.of([x for curve in drawn for x, _ in curve.points], known, from_zero, high)
+    lines = "".join(_line(curve, scale) for curve in drawn)
     return (
-        f"<div>{head}<div>{keys}</div>"
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{esc(title)}">'
-        f"{_axes(scale)}{lines}</svg>{note}</div>"
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{esc(title)}">'
+        f"{_axes(scale)}{lines}</svg>"
     )
 
 
@@ -113,7 +121,7 @@ def _axes(scale: _Scale) -> str:
         parts.append(f'<line class="grid" x1="{x:.1f}" y1="{_BOTTOM}" x2="{x:.1f}" y2="{_BOTTOM + 4}"/>')
         parts.append(f'<text x="{x:.1f}" y="{_BOTTOM + 17}" text-anchor="middle">{_label(tick)}</text>')
     middle = (_LEFT + _RIGHT) / 2
-    parts.append(f'<text x="{middle}" y="{_HEIGHT - 2}" text-anchor="middle">epoch</text>')
+    parts.append(f'<text x="{middle}" y="{HEIGHT - 2}" text-anchor="middle">epoch</text>')
     return "".join(parts)
 
 
