@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from torch import nn
 
 from ddltrain.errors import RecipeError
-from ddltrain.nets import cifar_resnet, googlenet, resnet
+from ddltrain.nets import cifar_resnet, googlenet, quick_resnet, resnet
 from ddltrain.nets.user_model import build_user_model, is_user_model
 from ddltrain.nets.weights import load_weights
 
@@ -24,6 +24,7 @@ NETS: dict[str, Callable[[int, bool], nn.Module]] = {
     "resnet44": cifar_resnet.resnet44,
     "resnet56": cifar_resnet.resnet56,
     "resnet110": cifar_resnet.resnet110,
+    "quick_resnet8": quick_resnet.quick_resnet8,
 }
 
 

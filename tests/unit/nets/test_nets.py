@@ -88,14 +88,33 @@ def test_googlenet_has_the_published_size_and_shapes() -> None:
         build_model("googlenet_bn", 10, zero_init_residual=True)
 
 
+def test_quick_resnet_by_hand() -> None:
+    model = build_model("quick_resnet8", 10)
+    layers = [m for m in model.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
+    assert len(layers) == 8
+    convolutions = 9 * (3 * 24 + 24 * 48 + 48 * 48 + 48 * 96 + 96 * 96 + 96 * 192 + 192 * 192)
+    assert num_parameters(model) == convolutions + 2 * (24 + 2 * (48 + 96 + 192)) + 193 * 10
+    shapes: list[tuple[int, ...]] = []
+    for name in ("layer1", "layer2", "layer3"):
+        model.get_submodule(name).register_forward_hook(lambda _, __, out: shapes.append(tuple(out.shape)))
+    model(torch.randn(2, 3, 32, 33))
+    assert shapes == [(2, 48, 16, 17), (2, 96, 8, 9), (2, 192, 4, 5)]
+    with pytest.raises(RecipeError, match="zero_init_residual"):
+        build_model("quick_resnet8", 10, zero_init_residual=True)
+
+
 def test_scores_are_float32_and_exact_under_autocast() -> None:
-    for name in ("resnet20", "resnet18", "googlenet_bn"):
+    pools = {
+        "resnet20": "avgpool",
+        "resnet18": "avgpool",
+        "googlenet_bn": "avgpool",
+        "quick_resnet8": "maxpool",
+    }
+    for name, pool in pools.items():
         torch.manual_seed(0)
         model = build_model(name, 7)
         features: list[Tensor] = []
-        model.get_submodule("avgpool").register_forward_hook(
-            lambda _, __, out, kept=features: kept.append(out)
-        )
+        model.get_submodule(pool).register_forward_hook(lambda _, __, out, kept=features: kept.append(out))
         with torch.autocast("cpu", torch.bfloat16):
             scores = model(torch.randn(2, 3, 33, 33))
         assert (scores.dtype, features[0].dtype) == (torch.float32, torch.bfloat16)
@@ -116,7 +135,7 @@ def test_cifar_networks_have_the_layers_of_their_name(name: str) -> None:
     assert len(layers) == int(name.removeprefix("resnet"))
 
 
-@pytest.mark.parametrize("name", ["resnet18", "resnet50", "resnet20", "googlenet_bn"])
+@pytest.mark.parametrize("name", ["resnet18", "resnet50", "resnet20", "googlenet_bn", "quick_resnet8"])
 @pytest.mark.parametrize("size", [(33, 57), (1, 1), (2, 5), (8, 8)])
 def test_takes_any_size_and_one_class(name: str, size: tuple[int, int]) -> None:
     model = build_model(name, 1)
