@@ -147,18 +147,22 @@ def test_the_hybrid_is_akiba_s_update() -> None:
         check_close(model, weights)
 
 
-@pytest.mark.parametrize("kind", ["lars", "sgd"])
-def test_state_survives_saving(kind: str) -> None:
-    recipe = OptimRecipe(lr_base=0.1, kind=kind, momentum_correction=False)
+@pytest.mark.parametrize(
+    ("kind", "corrects", "options"),
+    [("sgd", True, {}), ("sgd", False, {"rmsprop_lr": 0.01}), ("lars", False, {})],
+)
+def test_state_survives_saving(kind: str, corrects: bool, options: dict[str, float]) -> None:
+    """Steps in one go, or with the optimizer's state carried over in between: the same bits."""
+    recipe = OptimRecipe(lr_base=0.1, kind=kind, momentum_correction=corrects)
     models = [make_model(), make_model()]
-    optimizers = [make_optimizer(model, recipe, rmsprop_lr=0.01) for model in models]
+    optimizers = [make_optimizer(model, recipe, **options) for model in models]
     for step in range(3):
         for model, optimizer in zip(models, optimizers, strict=True):
             random_gradients(model, step)
-            set_learning_rate(optimizer, 0.2, 0.5)
+            set_learning_rate(optimizer, 0.2, 0.5 if options else 0.0)
             optimizer.step()
         state = copy.deepcopy(optimizers[1].state_dict())
-        optimizers[1] = make_optimizer(models[1], recipe, rmsprop_lr=0.01)
+        optimizers[1] = make_optimizer(models[1], recipe, **options)
         optimizers[1].load_state_dict(state)
     for first, second in zip(*(model.parameters() for model in models), strict=True):
         assert torch.equal(first, second)
