@@ -61,8 +61,8 @@ class Executor {
   // Keeps this rank's part of a plan; returns its id.
   int64_t load_plan(std::span<const int64_t> rows, uint64_t key);
 
-  // Starts an operation and returns its number. Of several that are in flight, those of higher priority, then
-  // the older ones, go first.
+  // Starts an operation and returns its number; `data` and `residual` must last until it is done. Of several
+  // that are in flight, those of higher priority, then the older ones, go first.
   int64_t submit(int64_t plan, void* data, int64_t count, DType dtype, ReduceOp op, Wire wire,
                  float* residual, int priority, std::string name);
   void wait(int64_t number);

@@ -151,8 +151,9 @@ struct PackKeeping {
     for (int64_t i = 0; i < count; ++i) {
       out[i] = narrow_for_wire<T>(a[i]);
       const float rounded = widen(out[i]);
-      const float lost = a[i] - rounded;
-      kept[i] += lost - lost == 0.0F ? lost : 0.0F;  // else it is infinite or NaN, and would never go away
+      // What is beyond the largest, or NaN, is not kept: giving it back would fill many steps.
+      const bool fits = a[i] >= -largest(T{}) && a[i] <= largest(T{});
+      kept[i] += fits ? a[i] - rounded : 0.0F;
       a[i] = rounded;
     }
   }

@@ -36,7 +36,7 @@ void scale(void* data, int64_t count, DType dtype, double factor);
 // Rounds `own` to 16 bits, in place and into `packed`, so that sender and receiver hold the same value. What
 // is finite stays so.
 void pack(float* own, void* packed, int64_t count, Wire wire);
-// The same, and adds to `residual` what rounding takes away, where that is finite.
+// The same, and adds to `residual` what rounding takes away; not where a value is beyond what 16 bits hold.
 void pack_keeping(float* own, void* packed, float* residual, int64_t count, Wire wire);
 // The same, in place only.
 void round_to(float* own, int64_t count, Wire wire);

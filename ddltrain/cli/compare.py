@@ -23,7 +23,7 @@ def run(args: argparse.Namespace) -> int:
         RunError: a folder holds no run, or there are more than can be told apart.
     """
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from ddltrain.train.compare import COLORS, differences, drawing, read_run, results
 
@@ -38,14 +38,14 @@ def run(args: argparse.Namespace) -> int:
     console = Console(highlight=False, markup=False)
     console.print(reached)
     if found := differences(runs):
-        table = Table("recipe", *(one.name for one in runs), box=None)
+        table = Table(Column("recipe", no_wrap=True), *(one.name for one in runs), box=None)
         for name, values in found:
             table.add_row(name, *map(str, values))
         console.print()
         console.print(table)
     if args.out is not None:
         try:
-            args.out.write_text(drawing(runs), encoding="utf-8")
+            args.out.write_text(drawing(runs), encoding="utf-8", errors="replace")
         except OSError as error:
             raise RunError(f"{args.out} cannot be written: {error.strerror}") from None
         console.print(f"\nwrote {args.out}")
@@ -53,6 +53,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _path_and_name(word: str) -> tuple[Path, str | None]:
-    """A folder may have "=" in its own name."""
-    path, _, name = word.rpartition("=")
-    return (Path(path), name) if path and name and not Path(word).is_dir() else (Path(word), None)
+    """Folders and names may have "=" in them: the name begins behind the shortest path that is a folder."""
+    parts = word.split("=")
+    for index in range(1, len(parts)):
+        path, name = Path("=".join(parts[:index])), "=".join(parts[index:])
+        if name and path.is_dir() and not Path(word).is_dir():
+            return path, name
+    return Path(word), None

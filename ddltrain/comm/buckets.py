@@ -75,7 +75,8 @@ class Buckets:
         device = groups[0][0].device if groups[0] else torch.device("cpu")
         sizes = [*counts[:-1], counts[-1] + num_extras]
         self.is_local = local is not None
-        keeps = [error_feedback and own is not None for own in self.wires]
+        may_round = len(engine.topology.hosts) > 1 or not engine.has_windows
+        keeps = [error_feedback and may_round and own is not None for own in self.wires]
         self._local, self._memories = local, []
         if local is not None:
             self._memories = [local.memory(*own) for own in zip(sizes, keeps, strict=True)]

@@ -155,8 +155,9 @@ class Engine:
         """Start what `allreduce_` does, and return at once. Collective.
 
         Several may be under way; those of higher priority, then the older ones, go first. Takes CPU tensors only. Instead of the MPI
-        library's own all-reduce, which would block, it takes halving_doubling. Results are not checked. With the algorithm "across",
-        ranks reduce with those of the same place in other hosts only (`ddltrain.comm.collectives`).
+        library's own all-reduce, which would block, it takes halving_doubling. Results are not checked. Until it is done, nobody may
+        touch the tensor or `residual`, nor pass them on. With the algorithm "across", ranks reduce with those of the same place in
+        other hosts only (`ddltrain.comm.collectives`).
         """
         whole = _tensor_of(tensor)
         self._runner.check(whole, op, wire, residual)

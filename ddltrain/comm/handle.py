@@ -23,10 +23,17 @@ class Errors:
 
 
 class Handle:
-    """An operation under way. The tensor must not be touched until it is done."""
+    """An operation under way. Its tensors must not be touched until it is done."""
 
-    def __init__(self, wait: Callable[[], None], test: Callable[[], bool], tensor: torch.Tensor) -> None:
-        self._wait, self._test, self._tensor = wait, test, tensor
+    def __init__(
+        self,
+        wait: Callable[[], None],
+        test: Callable[[], bool],
+        tensor: torch.Tensor,
+        residual: torch.Tensor | None = None,
+    ) -> None:
+        """Keeps both tensors alive."""
+        self._wait, self._test, self._tensor, self._residual = wait, test, tensor, residual
 
     def wait(self) -> torch.Tensor:
         """Return the tensor once it holds the result.

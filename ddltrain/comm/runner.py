@@ -192,7 +192,9 @@ class Runner:
         arguments = self._arguments(tensor, algorithm, in_window, op, wire, residual)
         with Errors():
             number = self._executor.submit(*arguments, priority, name)
-        return Handle(lambda: self._executor.wait(number), lambda: self._executor.test(number), tensor)
+        return Handle(
+            lambda: self._executor.wait(number), lambda: self._executor.test(number), tensor, residual
+        )
 
     def way(self, tensor: torch.Tensor, algorithm: str, in_window: bool, wire: str | None) -> Way:
         """What `algorithm` would do with a tensor."""
@@ -202,7 +204,7 @@ class Runner:
             return Way("mpi", "the MPI library's own all-reduce", in_window, None, None)
         wire = self._travels_as(algorithm, in_window, wire)
         element_bytes = 2 if wire else tensor.element_size()
-        plan = self._make_plan(algorithm, tensor.numel(), element_bytes, in_window)
+        plan = self._make_plan(algorithm, tensor.numel(), element_bytes, in_window, wire is not None)
         sent_bytes = element_bytes * max(map(plan.sent_elements, range(self.world_size)))
         return Way(algorithm, plan.description, in_window, plan.num_rounds, sent_bytes, wire)
 
@@ -254,20 +256,17 @@ class Runner:
     ) -> tuple[int, int, int, _engine.DType, _engine.ReduceOp, _engine.Wire, int]:
         """What the executor takes."""
         wire = self._travels_as(algorithm, in_window, wire)
-        keeps = wire is not None and residual is not None
-        plan = self._plan(algorithm, tensor, in_window, wire, keeps)
-        address = residual.data_ptr() if wire is not None and residual is not None else 0
+        plan = self._plan(algorithm, tensor, in_window, wire)
+        address = 0 if wire is None or residual is None else residual.data_ptr()
         count, dtype = tensor.numel(), DTYPES[tensor.dtype]
         return plan, tensor.data_ptr(), count, dtype, OPS[op], WIRES[wire], address
 
-    def _plan(
-        self, algorithm: str, tensor: torch.Tensor, in_window: bool, wire: str | None, keeps_residual: bool
-    ) -> int:
+    def _plan(self, algorithm: str, tensor: torch.Tensor, in_window: bool, wire: str | None) -> int:
         """The executor's id of the plan for tensors of this size."""
         count, element_bytes = tensor.numel(), 2 if wire else tensor.element_size()
-        wanted = (algorithm, count, element_bytes, in_window, keeps_residual)
+        wanted = (algorithm, count, element_bytes, in_window, wire is not None)
         if wanted not in self._plans:
-            plan = self._make_plan(algorithm, count, element_bytes, in_window, keeps_residual)
+            plan = self._make_plan(*wanted)
             if self._verifies and algorithm in PLANNERS:
                 verify(plan)
             key = key_of(plan, self._segment_bytes)
@@ -275,7 +274,7 @@ class Runner:
         return self._plans[wanted]
 
     def _make_plan(
-        self, algorithm: str, count: int, element_bytes: int, in_window: bool, keeps_residual: bool = False
+        self, algorithm: str, count: int, element_bytes: int, in_window: bool, has_wire: bool
     ) -> Plan:
         segment_count = max(1, self._segment_bytes // element_bytes)
         one_host = len(self.topology.hosts) == 1
@@ -291,7 +290,7 @@ class Runner:
             return PLANNERS[algorithm](self.topology, count, max(1, count))
         if algorithm == "hierarchical":
             return PLANNERS[algorithm](self.topology, count, segment_count, windows=in_window)
-        if algorithm == "halving_doubling" and keeps_residual:
-            # In recursive doubling several ranks round the same sum: each would keep the same residual.
+        if algorithm == "halving_doubling" and has_wire:
+            # In recursive doubling several ranks round the same sum: again and again, and each would keep the same residual.
             return PLANNERS[algorithm](self.topology, count, segment_count, doubling_count=0)
         return PLANNERS[algorithm](self.topology, count, segment_count)

@@ -1,9 +1,9 @@
 """A shallow and wide residual network for small images, made to be trained quickly.
 
 After D. Page, "How to train your ResNet" (2018): a stage convolves before it halves the size by max pooling, so that the wider
-channels see whole pixels, and adds to the result what one more convolution makes of it. A third of Page's width, and one
-convolution in a shortcut where he has two: 8 layers, as much arithmetic as ResNet-20 has, in fewer and larger pieces, which
-keep a processor's vectors busier.
+channels see whole pixels, and adds to the result what one more convolution makes of it. Three eighths of Page's width, and in each
+stage one more convolution, where two of his have two: 8 layers, about as much arithmetic as ResNet-20 has, in fewer and larger
+pieces, which keep a processor's vectors busier.
 """
 
 from torch import Tensor, nn

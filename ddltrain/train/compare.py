@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ddltrain.errors import RunError
+from ddltrain.recipe import parse_recipe
 from ddltrain.train.log import METRICS_FILE
 from ddltrain.train.metric_rows import MetricRows, points
 from ddltrain.train.report_charts import HEIGHT, WIDTH, Curve, draw
@@ -39,6 +40,13 @@ def read_run(path: Path, name: str | None = None) -> Run:
     Raises:
         RunError: there is no run, it has not ended an epoch, or its files are damaged.
     """
+    try:
+        return _read(path, name or str(path))
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error}") from None
+
+
+def _read(path: Path, name: str) -> Run:
     if not (path / METRICS_FILE).is_file():
         raise RunError(
             f"{path}: no run is there (no {METRICS_FILE}); give the folders that `ddltrain train --run` made"
@@ -47,15 +55,21 @@ def read_run(path: Path, name: str | None = None) -> Run:
     if not rows.epoch:
         raise RunError(f"{path}: the run has not ended an epoch yet; there is nothing to compare")
     try:
-        tables = tomllib.loads((path / RECIPE_FILE).read_text(encoding="utf-8"))
+        # Keys that are newer than a run have their defaults there.
+        text = parse_recipe(
+            (path / RECIPE_FILE).read_text(encoding="utf-8"), str(path / RECIPE_FILE)
+        ).to_toml()
         ranks = json.loads((path / FACTS_FILE).read_bytes()).get("ranks")
     except (OSError, ValueError, AttributeError) as error:
         raise RunError(f"{path}: {RECIPE_FILE} or {FACTS_FILE} cannot be read: {error}") from None
     recipe = {
-        f"{section}.{key}": value for section, table in tables.items() for key, value in table.items()
-    } | {"ranks": ranks}
+        f"{section}.{key}": value
+        for section, table in tomllib.loads(text).items()
+        for key, value in table.items()
+    }
+    recipe["ranks"] = ranks
     recipe.pop("data.path", None)
-    return Run(name or path.resolve().name, rows, recipe)
+    return Run(name, rows, recipe)
 
 
 def differences(runs: Sequence[Run]) -> list[tuple[str, list[Any]]]:
@@ -82,17 +96,17 @@ def results(run: Run) -> list[str]:
 def drawing(runs: Sequence[Run]) -> str:
     """An SVG document: validation top-1 and training loss over epochs, a colour for each run."""
     panels = [
-        ("Validation top-1 (%)", [points(run.rows.eval, "top1") for run in runs]),
-        ("Training loss", [points(run.rows.epoch, "loss") for run in runs]),
+        ("Validation top-1 (%)", 100.0, [points(run.rows.eval, "top1") for run in runs]),
+        ("Training loss", None, [points(run.rows.epoch, "loss") for run in runs]),
     ]
     parts = []
-    for number, (title, lines) in enumerate(panels):
+    for number, (title, high, lines) in enumerate(panels):
         curves = [
             Curve(run.name, f"run{index}", line)
             for index, (run, line) in enumerate(zip(runs, lines, strict=True))
             if line
         ]
-        chart = draw(title, curves) or "<text y='40'>no figures</text>"
+        chart = draw(title, curves, high=high) or "<text y='40'>no figures</text>"
         parts.append(
             f'<text x="{number * WIDTH + 52}" y="18" font-weight="bold">{title}</text>'
             f'<svg x="{number * WIDTH}" y="24" width="{WIDTH}" height="{HEIGHT}">{chart}</svg>'

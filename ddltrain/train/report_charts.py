@@ -1,4 +1,4 @@
-"""Line charts of a report, as inline SVG that takes its colours from the page (light and dark)."""
+"""Line charts as SVG that takes its colours from where it stands: a report (light and dark), or a drawing of several runs."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -20,7 +20,7 @@ class Curve:
 
     Attributes:
         name: what the legend calls it.
-        style: "train" or "val", with " faint" behind it for the noisy figures of single steps.
+        style: its CSS classes; in a report "train" or "val", with " faint" behind it for the noisy figures of single steps.
         points: (x, y) with x rising; a y of None (or not finite) breaks the line.
     """
 

@@ -28,8 +28,8 @@ import torchvision
 
 import ddltrain
 from ddltrain.comm.report import LAUNCHER_VARIABLE
-from ddltrain.errors import RunError
-from ddltrain.recipe import Recipe
+from ddltrain.errors import RecipeError, RunError
+from ddltrain.recipe import Recipe, parse_recipe
 from ddltrain.train.checkpoint import write_whole
 
 RECIPE_FILE = "recipe.toml"
@@ -38,7 +38,8 @@ CHECKPOINT_FOLDER = "checkpoints"
 TUNING_FILE = "tuning.json"
 _LOCK_FILE = ".lock"
 
-# Keys that may change when a run goes on: they do not touch its numbers, or are checked by what they point to.
+# Keys that may change when a run goes on: they do not touch its numbers (but for error feedback, of which saves drop what it keeps),
+# or are checked by what they point to.
 _FREE_KEYS = (
     "data.path",
     "data.threads",
@@ -123,12 +124,14 @@ class RunFolder:
                 f"{self.path} holds a run already; go on with it by --resume, choose another folder with --run, or delete it"
             )
         try:
-            before = tomllib.loads(stored.read_text())
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError):
+            # Not the tables as they are: a key that is newer than the run has its default there.
+            before = parse_recipe(stored.read_text(), str(stored))
+        except (RecipeError, UnicodeDecodeError) as error:
             raise RunError(
-                f"{stored} is damaged; put it back (every checkpoint holds a copy), or start a new run with --run"
+                f"{stored} is damaged, or of another version ({error}); put it back (every checkpoint holds a copy), or start a new "
+                "run with --run"
             ) from None
-        changes = changed_keys(before, tomllib.loads(recipe.to_toml()))
+        changes = changed_keys(tomllib.loads(before.to_toml()), tomllib.loads(recipe.to_toml()))
         if changes:
             raise RunError(
                 f"{self.path} was started with another recipe ({'; '.join(changes)}); resume with the same one, or start a new run "

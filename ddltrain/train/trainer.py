@@ -4,7 +4,8 @@
     for each epoch: evaluate > log > save
 
 Everything that a step needs follows from its number: the learning rate, the records and their crops. So a checkpoint holds tensors, the
-step and the sums of the epoch so far, and a run that goes on in mid-epoch has the bits of one that was never stopped.
+step and the sums of the epoch so far, and a run that goes on in mid-epoch has the bits of one that was never stopped (with error
+feedback, of one that was saved there).
 """
 
 import time

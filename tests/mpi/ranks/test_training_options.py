@@ -102,17 +102,16 @@ def test_groups_have_statistics_of_their_own_and_survive_a_stop(
     assert same_bits(model, again)
 
 
-def test_error_feedback_brings_sums_in_16_bits_closer_and_survives_a_save(
+def test_a_run_with_error_feedback_goes_on_from_a_save_to_the_same_bits(
     dataset: Dataset, world: World
 ) -> None:
     engine = Engine(world, ranks_per_host=1)
     narrow, every = "comm.wire=bf16", 4
-    exact, _ = train(dataset, recipe(4, every), world, engine, with_norm=False)
     plain, _ = train(dataset, recipe(4, every, narrow), world, engine, with_norm=False)
     config = recipe(4, every, narrow, "comm.error_feedback=true")
     fed, model = train(dataset, config, world, engine, with_norm=False)
-    fed_apart, apart = (np.abs(np.subtract(one.losses, exact.losses)).mean() for one in (fed, plain))
-    assert fed_apart <= apart
+    assert fed.losses[:2] == plain.losses[:2]
+    assert (fed.losses == plain.losses) == (world.world_size == 1)
     state = engine.broadcast_bytes(fed.states.get(every), world)
     rest, again = train(dataset, config, world, engine, with_norm=False, state=state)
     assert rest.losses == fed.losses[every:]

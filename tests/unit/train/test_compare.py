@@ -9,6 +9,19 @@ import pytest
 from ddltrain.cli.main import main
 from ddltrain.train.compare import differences, drawing, read_run, results
 
+RECIPE = """
+[model]
+name = "resnet20"
+[data]
+path = "{path}"
+[train]
+epochs = 3
+batch_per_rank = 8
+[optim]
+lr_base = {rate}
+[schedule]
+kind = "cosine"
+"""
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -30,14 +43,14 @@ def make_run(folder: Path, rate: float = 0.1, top1: list[float | None] | None = 
         counts = {"top5": 90.0, "correct1": 5, "correct5": 9, "count": 10}
         rows.append({"kind": "eval", **common, "top1": accuracy, **counts})
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (folder / "recipe.toml").write_text(f'[data]\npath = "{folder}"\n[optim]\nlr_base = {rate}\n')
+    (folder / "recipe.toml").write_text(RECIPE.format(path=folder, rate=rate))
     (folder / "run.json").write_text(json.dumps({"ranks": ranks}))
     return folder
 
 
 def test_results(tmp_path: Path) -> None:
     run = read_run(make_run(tmp_path / "one"))
-    assert run.name == "one"
+    assert run.name == str(tmp_path / "one")
     assert results(run) == ["3", "60.00 %", "70.00 %", "0.6667", "3.0", "300"]
     blank = read_run(make_run(tmp_path / "two", top1=[None]))
     assert results(blank)[1:3] == ["-", "-"]
@@ -48,6 +61,20 @@ def test_differences_leave_out_where_the_data_lie(tmp_path: Path) -> None:
     assert differences(runs) == [("optim.lr_base", [0.1, 0.4]), ("ranks", [2, 8])]
     assert runs[1].name == "slow"
     assert differences(runs[:1]) == []
+
+
+def test_a_key_that_is_newer_than_a_run_is_no_difference(tmp_path: Path) -> None:
+    old, new = make_run(tmp_path / "old"), make_run(tmp_path / "new")
+    with (new / "recipe.toml").open("a") as file:
+        file.write("[comm]\nerror_feedback = false\n")
+    assert differences([read_run(old), read_run(new)]) == []
+
+
+def test_accuracy_has_an_axis_up_to_100(tmp_path: Path) -> None:
+    picture = drawing([read_run(make_run(tmp_path / "run", top1=[0.1, 50.0, 99.0]))])
+    assert ">50<" not in picture or ">40<" in picture  # not logarithmic
+    assert ">110<" not in picture
+    assert ">120<" not in picture
 
 
 def test_drawing_has_a_line_a_run_and_their_names(tmp_path: Path) -> None:
@@ -67,9 +94,9 @@ def test_drawing_has_a_line_a_run_and_their_names(tmp_path: Path) -> None:
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one, other = make_run(tmp_path / "one"), make_run(tmp_path / "x=1", rate=0.4)
     out = tmp_path / "curves.svg"
-    assert main(["compare", f"{one}=first", str(other), "--out", str(out)]) == 0
+    assert main(["compare", f"{one}=lr=0.1", str(other), "--out", str(out)]) == 0
     printed = capsys.readouterr().out
-    for words in ("first", "x=1", "70.00 %", "optim.lr_base", "0.4", "wrote"):
+    for words in ("lr=0.1", "x=1", "70.00 %", "optim.lr_base", "0.4", "wrote"):
         assert words in printed
     assert ElementTree.parse(out).getroot().tag == f"{SVG}svg"
 
@@ -79,7 +106,8 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     [
         (lambda run: (run / "metrics.jsonl").unlink(), "no run is there"),
         (lambda run: (run / "metrics.jsonl").write_text(""), "has not ended an epoch yet"),
-        (lambda run: (run / "recipe.toml").write_text("["), "cannot be read"),
+        (lambda run: (run / "recipe.toml").write_text("["), "cannot read the recipe"),
+        (lambda run: (run / "recipe.toml").write_text("epochs = 3"), "epochs"),
         (lambda run: (run / "run.json").write_text("[]"), "cannot be read"),
         (lambda run: (run / "run.json").unlink(), "cannot be read"),
     ],
