@@ -47,7 +47,11 @@ def overrides_for(file: Path, data: Path) -> list[str]:
     words = [
         f"data={data}",
         "train.epochs=1",
-        "train.batch_per_rank=4",
+        *(
+            ["train.batch_per_rank=4"]
+            if recipe.train.accumulate == 1
+            else ["train.batch_per_rank=2", "train.accumulate=2"]
+        ),
         "log.every_steps=1",
         "train.threads=1",
     ]
