@@ -1,19 +1,17 @@
 """Runs side by side: what they reached, in which recipe keys they differ, and their curves in one drawing."""
 
-import json
-import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from html import escape as esc
 from pathlib import Path
 from typing import Any
 
 from ddltrain.errors import RunError
-from ddltrain.recipe import parse_recipe
+from ddltrain.recipe import read_recipe
 from ddltrain.train.log import METRICS_FILE
 from ddltrain.train.metric_rows import MetricRows, points
 from ddltrain.train.report_charts import HEIGHT, WIDTH, Curve, draw
-from ddltrain.train.run_folder import FACTS_FILE, RECIPE_FILE
+from ddltrain.train.run_folder import RECIPE_FILE, read_facts
 
 COLORS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#17becf", "#8c564b", "#e377c2")
 _LINE_HEIGHT = 20
@@ -38,7 +36,8 @@ def read_run(path: Path, name: str | None = None) -> Run:
     """The run in the folder `path`, under its own name or another.
 
     Raises:
-        RunError: there is no run, it has not ended an epoch, or its files are damaged.
+        RunError: there is no run, it has not ended an epoch, or its files cannot be read.
+        RecipeError: its recipe cannot.
     """
     try:
         return _read(path, name or str(path))
@@ -54,21 +53,11 @@ def _read(path: Path, name: str) -> Run:
     rows = MetricRows(path)
     if not rows.epoch:
         raise RunError(f"{path}: the run has not ended an epoch yet; there is nothing to compare")
-    try:
-        # Keys that are newer than a run have their defaults there.
-        text = parse_recipe(
-            (path / RECIPE_FILE).read_text(encoding="utf-8"), str(path / RECIPE_FILE)
-        ).to_toml()
-        ranks = json.loads((path / FACTS_FILE).read_bytes()).get("ranks")
-    except (OSError, ValueError, AttributeError) as error:
-        raise RunError(f"{path}: {RECIPE_FILE} or {FACTS_FILE} cannot be read: {error}") from None
-    recipe = {
-        f"{section}.{key}": value
-        for section, table in tomllib.loads(text).items()
-        for key, value in table.items()
-    }
-    recipe["ranks"] = ranks
-    recipe.pop("data.path", None)
+    # Keys that are newer than a run have their defaults there.
+    tables = asdict(read_recipe(path / RECIPE_FILE))
+    recipe = {f"{section}.{key}": value for section, table in tables.items() for key, value in table.items()}
+    recipe["ranks"] = read_facts(path).get("ranks")
+    del recipe["data.path"]
     return Run(name, rows, recipe)
 
 

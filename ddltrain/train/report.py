@@ -12,11 +12,11 @@ from html import escape as esc
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ddltrain.errors import RunError
 from ddltrain.train.metric_rows import MetricRows, points
 from ddltrain.train.report_charts import Curve, chart
 from ddltrain.train.report_classes import classes_card, wrong_card
 from ddltrain.train.report_page import card, facts, page, tile
+from ddltrain.train.run_folder import read_facts
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -49,7 +49,7 @@ def write_report(
     if evaluation is not None and evaluation.count == 0:
         evaluation = None
     name = run.resolve().name
-    run_facts = _read_facts(run / "run.json")
+    run_facts = read_facts(run)
     rows = MetricRows(run)
     parts = [f"<h1>{esc(name)}</h1>", _headline(rows, evaluation, run_facts, len(classes)), _curves(rows)]
     if evaluation is not None:
@@ -153,20 +153,6 @@ def _commands(run: Path, run_facts: Mapping[str, Any]) -> str:
         resume = command if "--resume" in command.split() else f"{command} --resume"
         body += f'<p>Go on after an interruption:</p><pre class="command">{esc(resume)}</pre>'
     return card("Commands", body)
-
-
-def _read_facts(path: Path) -> dict[str, Any]:
-    if not path.exists():
-        return {}
-    try:
-        content = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise RunError(
-            f"{path}: not valid JSON ({error}); delete the file to get the report without it"
-        ) from error
-    if not isinstance(content, dict):
-        raise RunError(f"{path}: holds no JSON object; delete the file to get the report without it")
-    return content
 
 
 def _duration(seconds: float) -> str:

@@ -57,6 +57,24 @@ _FREE_KEYS = (
 )
 
 
+def read_facts(run: Path) -> dict[str, Any]:
+    """What run.json in a run folder holds; nothing where there is none.
+
+    Raises:
+        RunError: it is damaged.
+    """
+    path = run / FACTS_FILE
+    if not path.exists():
+        return {}
+    try:
+        content = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise RunError(f"{path}: not valid JSON ({error}); delete the file to go on without it") from error
+    if not isinstance(content, dict):
+        raise RunError(f"{path}: holds no JSON object; delete the file to go on without it")
+    return content
+
+
 def changed_keys(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """The keys, "section.key: old -> new", in which two recipes differ and a run that goes on must not."""
     names = [f"{section}.{key}" for section in new for key in new[section]]

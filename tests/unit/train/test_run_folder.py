@@ -65,6 +65,26 @@ def test_another_recipe_is_refused_by_its_keys(tmp_path: Path) -> None:
         RunFolder(tmp_path / "run", recipe("optim.lr_base=0.2", "schedule.kind=step"), resume=True)
 
 
+def test_a_run_from_before_a_key_goes_on_with_its_default(tmp_path: Path) -> None:
+    start(tmp_path / "run")
+    stored = tmp_path / "run" / "recipe.toml"
+    older = stored.read_text().replace("error_feedback = false\n", "")
+    assert older != stored.read_text()
+    stored.write_text(older)
+    with RunFolder(tmp_path / "run", recipe(), resume=True):
+        pass
+    with pytest.raises(RunError, match=r"comm\.error_feedback: False -> True"):
+        RunFolder(tmp_path / "run", recipe("comm.error_feedback=true", "comm.wire=bf16"), resume=True)
+
+
+@pytest.mark.parametrize("text", ["[model", "[models]\n"])
+def test_a_stored_recipe_that_cannot_be_read_is_said(tmp_path: Path, text: str) -> None:
+    start(tmp_path / "run")
+    (tmp_path / "run" / "recipe.toml").write_text(text)
+    with pytest.raises(RunError, match="is damaged, or of another version"):
+        RunFolder(tmp_path / "run", recipe(), resume=True)
+
+
 def test_what_does_not_touch_the_numbers_may_change(tmp_path: Path) -> None:
     start(tmp_path / "run")
     with RunFolder(

@@ -102,6 +102,20 @@ def test_the_average_of_the_weights_is_the_formula(engine: Engine) -> None:
     assert model.training
 
 
+def test_a_skipped_step_drops_what_error_feedback_keeps(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = net()
+    step = make(recipe("train.not_finite=skip"), model, engine)
+    dropped: list[int] = []
+    monkeypatch.setattr(step.buckets, "drop_residuals", lambda: dropped.append(1))
+    step(batch(), [8], 0, 0, False)
+    assert not dropped
+    model.register_forward_hook(lambda _, __, scores: scores * float("nan"))
+    step(batch(), [8], 0, 1, False)
+    assert dropped
+
+
 def test_parts_of_a_step_sum_to_the_whole(engine: Engine) -> None:
     """Without batch normalization, which sees each part by itself."""
     ends = []
