@@ -95,10 +95,10 @@ void bind_executor(py::module_& module) {
           "address"_a, "bytes"_a)
       .def(
           "load_plan",
-          [](Executor& self, const Rows& rows, uint64_t key) {
-            return self.load_plan({rows.data(), static_cast<size_t>(rows.size())}, key);
+          [](Executor& self, const Rows& rows, uint64_t key, int rows_ahead) {
+            return self.load_plan({rows.data(), static_cast<size_t>(rows.size())}, key, rows_ahead);
           },
-          "rows"_a, "key"_a)
+          "rows"_a, "key"_a, "rows_ahead"_a)
       .def(
           "submit",
           [](Executor& self, int64_t plan, uintptr_t address, int64_t count, DType dtype, ReduceOp op,

@@ -75,8 +75,8 @@ std::shared_ptr<Window> Executor::window_of(const void* data, int64_t bytes) con
   return nullptr;
 }
 
-int64_t Executor::load_plan(std::span<const int64_t> rows, uint64_t key) {
-  Plan plan(rows, key, transport_.comm().rank(), transport_.comm().size());
+int64_t Executor::load_plan(std::span<const int64_t> rows, uint64_t key, int rows_ahead) {
+  Plan plan(rows, key, rows_ahead, transport_.comm().rank(), transport_.comm().size());
   const Lock lock = enter();
   plans_.push_back(std::move(plan));
   return static_cast<int64_t>(plans_.size()) - 1;

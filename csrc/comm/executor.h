@@ -59,7 +59,7 @@ class Executor {
   bool in_window(const void* data, int64_t bytes) const { return window_of(data, bytes) != nullptr; }
 
   // Keeps this rank's part of a plan; returns its id.
-  int64_t load_plan(std::span<const int64_t> rows, uint64_t key);
+  int64_t load_plan(std::span<const int64_t> rows, uint64_t key, int rows_ahead);
 
   // Starts an operation and returns its number; `data` and `residual` must last until it is done. Of several
   // that are in flight, those of higher priority, then the older ones, go first.

@@ -41,6 +41,8 @@ void Operation::start(Submission submission) {
   local_done_ = 0;
   awaited_ = plan.num_awaited();
   received_.assign(plan.ops().size(), nullptr);
+  done_.assign(plan.ops().size(), false);
+  first_undone_ = 0;
   links_.resize(plan.peers().size());
   for (Link& link : links_) link.newest_receive = link.newest_send = -1;
   uint64_t hash = mix(plan.key(), static_cast<uint64_t>(call_.number));
@@ -113,6 +115,10 @@ void Operation::make_ready(int row) {
 
 void Operation::complete(int row) {
   moved_ = true;
+  done_[static_cast<size_t>(row)] = true;
+  while (static_cast<size_t>(first_undone_) < done_.size() && done_[static_cast<size_t>(first_undone_)]) {
+    ++first_undone_;
+  }
   for (const int dependent : call_.plan->dependents(row)) {
     if (--awaited_[static_cast<size_t>(dependent)] == 0) make_ready(dependent);
   }
@@ -243,8 +249,9 @@ bool Operation::post() {
       posted = true;
     }
     // The limit on sends is shared by all operations; each may have one, so that none waits for another.
-    while (!link.sends.empty() && (transport_.sends_to(peer) < limits_.sends || link.num_sends == 0 ||
-                                   link.sends.front() < link.newest_send)) {
+    while (!link.sends.empty() && link.sends.front() < first_undone_ + call_.plan->rows_ahead() &&
+           (transport_.sends_to(peer) < limits_.sends || link.num_sends == 0 ||
+            link.sends.front() < link.newest_send)) {
       post_send(pop(link.sends));
       posted = true;
     }

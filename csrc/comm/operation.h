@@ -106,6 +106,8 @@ class Operation {
   int barrier_row_ = -1;
   int64_t local_done_ = 0;  // elements of the first of local_rows_
   std::vector<int> awaited_;
+  std::vector<bool> done_;
+  int first_undone_ = 0;
   std::vector<Staging*> received_;
   std::vector<int> local_rows_;  // ready, a heap with the lowest first
   std::vector<Link> links_;

@@ -23,8 +23,10 @@ void require(bool holds, size_t row, const char* rule) {
 
 }  // namespace
 
-Plan::Plan(std::span<const int64_t> rows, uint64_t key, int rank, int world_size) : key_(key) {
+Plan::Plan(std::span<const int64_t> rows, uint64_t key, int rows_ahead, int rank, int world_size)
+    : key_(key), rows_ahead_(rows_ahead) {
   if (rows.size() % num_columns != 0) throw std::invalid_argument("a plan's rows have 7 columns");
+  if (rows_ahead < 1) throw std::invalid_argument("a plan's first unfinished row may always be sent");
   int64_t phase = std::numeric_limits<int64_t>::min();
   for (size_t begin = 0; begin < rows.size(); begin += num_columns) {
     const auto row = rows.subspan(begin, num_columns);

@@ -25,9 +25,10 @@ class Plan {
   static constexpr int num_columns = 7;  // KIND, PHASE, LANE, TAG, PEER, OFFSET, COUNT
   static constexpr int tag_bits = 20;
 
-  // `rows` is [num_ops, num_columns]. `key` identifies the plan that all ranks have parts of.
+  // `rows` is [num_ops, num_columns]. `key` identifies the plan that all ranks have parts of. Nothing is sent
+  // that stands `rows_ahead` or more behind the first unfinished row.
   // Throws std::invalid_argument for rows that break the rules.
-  Plan(std::span<const int64_t> rows, uint64_t key, int rank, int world_size);
+  Plan(std::span<const int64_t> rows, uint64_t key, int rows_ahead, int rank, int world_size);
 
   const std::vector<PlanOp>& ops() const { return ops_; }
   int num_phases() const { return static_cast<int>(phase_begin_.size()) - 1; }
@@ -38,6 +39,7 @@ class Plan {
   const std::vector<int>& num_awaited() const { return num_awaited_; }
   const std::vector<int>& peers() const { return peers_; }
   uint64_t key() const { return key_; }
+  int rows_ahead() const { return rows_ahead_; }
   int64_t end() const { return end_; }                  // one past the last element that is touched
   int64_t max_message() const { return max_message_; }  // elements
   bool uses_window() const { return uses_window_; }
@@ -48,6 +50,7 @@ class Plan {
   void connect();
 
   uint64_t key_;
+  int rows_ahead_;
   std::vector<PlanOp> ops_;
   std::vector<int> phase_begin_;
   std::vector<int> dependents_begin_;

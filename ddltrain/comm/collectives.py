@@ -50,7 +50,17 @@ def across(topology: Topology, count: int, segment_count: int) -> Plan:
         return between.sent_elements(topology.host_of(rank))
 
     description = f"ring of {len(hosts)} hosts"
-    return Plan(ACROSS, topology, count, between.lanes, between.num_rounds, description, build, sent)
+    return Plan(
+        ACROSS,
+        topology,
+        count,
+        between.lanes,
+        between.num_rounds,
+        description,
+        build,
+        sent,
+        between.rows_per_tick,
+    )
 
 
 def key_of(plan: Plan, segment_count: int) -> int:

@@ -1,8 +1,8 @@
 """Plays a plan of all ranks in memory, in the most reluctant way that its chains allow.
 
-Every send blocks until its receive is posted, messages from one rank to another are taken strictly one by one, and the next phase waits
-for the last row of the one before. All these are "after" relations between rows, so they form a graph: the plan locks up in some schedule
-just when the graph has a cycle, and any order along the graph gives the same result.
+Every send blocks until its receive is posted, messages from one rank to another are taken strictly one by one, no send gets further ahead
+than `Plan.rows_ahead`, and the next phase waits for the last row of the one before. All these are "after" relations between rows, so they
+form a graph: the plan locks up in some schedule just when the graph has a cycle, and any order along the graph gives the same result.
 """
 
 from collections.abc import Iterator
@@ -158,9 +158,23 @@ def _waits(rows: Rows) -> tuple[Ints, Ints]:
         (index[goes_on], begun[goes_on] + 1),
         *_barrier_waits(rows, begun),
     ]
+    pairs += _ahead_waits(rows, 1 + max(int(ends.max(initial=-1)) for pair in pairs for ends in pair))
     sources, targets = (np.concatenate(ends) for ends in zip(*pairs, strict=True))
     real = sources >= 0
     return sources[real], targets[real]
+
+
+def _ahead_waits(rows: Rows, first_node: int) -> list[tuple[Ints, Ints]]:
+    """A send waits for all rows of its stage that stand `rows_ahead` or more before it. New nodes: a row and all before it finished."""
+    index = np.arange(len(rows.table))
+    begin = np.searchsorted(rows.stage, rows.stage)
+    until = index - rows.plan.rows_ahead
+    held = np.flatnonzero((rows.table[:, KIND] == Kind.SEND) & (until >= begin))
+    if not len(held):
+        return []
+    inner = index[index > begin]
+    finished = first_node + index
+    return [(finished[inner - 1], finished[inner]), (index, finished), (finished[until[held]], held)]
 
 
 def _barrier_waits(rows: Rows, begun: Ints) -> list[tuple[Ints, Ints]]:

@@ -270,7 +270,7 @@ class Runner:
             if self._verifies and algorithm in PLANNERS:
                 verify(plan)
             key = key_of(plan, self._segment_bytes)
-            self._plans[wanted] = self._executor.load_plan(plan.ops_of(self.rank), key)
+            self._plans[wanted] = self._executor.load_plan(plan.ops_of(self.rank), key, plan.rows_ahead)
         return self._plans[wanted]
 
     def _make_plan(

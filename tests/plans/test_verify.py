@@ -9,7 +9,7 @@ import pytest
 from ddltrain.comm.plans import PLANNERS
 from ddltrain.comm.plans.hierarchical import hierarchical
 from ddltrain.comm.plans.plan import COUNT, KIND, LANE, OFFSET, PEER, PHASE, TAG, Ints, Kind, Plan
-from ddltrain.comm.replay import PlanError, gather_rows
+from ddltrain.comm.replay import PlanError, gather_rows, play
 from ddltrain.comm.topology import Topology
 from ddltrain.comm.verify import _check_windows, verify
 
@@ -272,3 +272,16 @@ def test_promises_of_colors_and_rings() -> None:
     twice = replace(PLANNERS["torus2d"](Topology.flat(5), 40, 10), algorithm="multiring")
     verify(twice)
     refuses(replace(PLANNERS["torus2d"](Topology.flat(6), 40, 10), algorithm="multiring"), "no circle")
+
+
+def test_sends_far_behind_an_unfinished_row_are_held_back() -> None:
+    """Two ranks that list all they receive before all they send: it comes to an end just if they may run so far ahead."""
+
+    def build(rank: int) -> Ints:
+        receives = [[Kind.RECV_REDUCE, 0, 0, tag, 1 - rank, 2 * tag + rank, 1] for tag in range(50)]
+        sends = [[Kind.SEND, 0, 0, tag, 1 - rank, 2 * tag + 1 - rank, 1] for tag in range(50)]
+        return np.array(receives + sends)
+
+    plan = Plan("ring", Topology.flat(2), 100, 1, 1, "", build, lambda rank: 50, rows_per_tick=13)
+    assert len(list(play(gather_rows(plan)))) == 200
+    refuses(replace(plan, rows_per_tick=12), "deadlock")

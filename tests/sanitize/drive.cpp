@@ -43,7 +43,7 @@ void drive(MPI_Comm comm) {
   {
     Executor executor(comm, {1 << 20, 30, true, 0});
     const int64_t count = 4 * size;
-    const int64_t plan = executor.load_plan(ring(rank, size), 1);
+    const int64_t plan = executor.load_plan(ring(rank, size), 1, 4);
     const int64_t total = size * (size + 1) / 2;
     for (const Wire wire : {Wire::same, Wire::bfloat16}) {
       std::vector<std::vector<float>> data(40, std::vector<float>(static_cast<size_t>(count), 1.0f + rank));
@@ -66,7 +66,7 @@ void drive(MPI_Comm comm) {
     const auto window = executor.allocate(count * 8);
     const int64_t offset = 4 * rank;
     const std::vector<int64_t> rows{3, 0, 0, 0, -1, 0, 0, 6, 1, 0, 0, -1, offset, 4, 3, 2, 0, 0, -1, 0, 0};
-    const int64_t local = executor.load_plan(rows, 2);
+    const int64_t local = executor.load_plan(rows, 2, 1);
     auto* values = reinterpret_cast<int64_t*>(window->own());
     for (int round = 0; round < 50; ++round) {
       for (int64_t i = 0; i < count; ++i) values[i] = rank + 1;
@@ -77,7 +77,7 @@ void drive(MPI_Comm comm) {
   {
     Executor executor(comm, {1 << 20, 0.2, true, 0});
     std::vector<float> data(static_cast<size_t>(4 * size));
-    const int64_t plan = executor.load_plan(ring(rank, size), 1);
+    const int64_t plan = executor.load_plan(ring(rank, size), 1, 4);
     bool failed = rank == 0;
     try {
       if (rank != 0) {

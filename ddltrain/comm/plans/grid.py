@@ -5,9 +5,9 @@
     3 ► 4 ► 5 ► 3           1 ◄► 4
                             2 ◄► 5
 
-A grid of one axis is a ring (or a direct exchange). Large ranges are cut so finely from the start that all axes use the same segments;
-then all is one phase, and a segment goes on to the next axis when it is ready. In small ones each axis is a phase, with as few messages
-as can be.
+A grid of one axis is a ring (or a direct exchange). Ranges of which each rank's part is a quarter of a segment or more are cut so finely
+from the start that all axes use the same segments; then all is one phase, and a segment goes on to the next axis when it is ready. In
+smaller ones each axis is a phase, with as few messages as can be.
 """
 
 import math
@@ -112,7 +112,7 @@ def plan_of_grids(
     """A plan with one lane for each grid, all beside each other and with equal shares of the buffer."""
     # A rank's phase spans its lanes: where their axes differ, phases would make the shorter wait for the longer.
     alike = len({grid.shape for grid in grids}) == 1
-    fine = not alike or count // len(grids) // topology.world_size >= segment_count
+    fine = not alike or 4 * count // len(grids) // topology.world_size >= segment_count
     edges = split(0, count, len(grids))
     lanes = [
         Lane(number, grid, exchanges, int(begin), int(end - begin), segment_count, fine)
@@ -127,4 +127,5 @@ def plan_of_grids(
         description,
         build=lambda rank: merge([table for lane in lanes for table in lane.tables(rank)]),
         sent=lambda rank: sum(lane.sent(rank) for lane in lanes),
+        rows_per_tick=2 * len(lanes),
     )

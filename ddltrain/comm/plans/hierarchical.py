@@ -138,6 +138,7 @@ def _with_windows(topology: Topology, count: int, segment_count: int, across: st
         description=f"{len(inner)} slices in shared memory, {inner[-1].description} hosts between them",
         build=build,
         sent=sent,
+        rows_per_tick=1 + max(plan.rows_per_tick for plan in inner),
     )
 
 

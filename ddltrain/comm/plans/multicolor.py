@@ -75,6 +75,7 @@ def multicolor(
         f"{colors} trees of {size}, arity {arity}",
         build=lambda rank: merge([table for tree in trees for table in tree.tables(rank)]),
         sent=lambda rank: sum(tree.sent(rank) for tree in trees),
+        rows_per_tick=2 * (min(arity, size - 1) + colors),
     )
 
 

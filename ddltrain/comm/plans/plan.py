@@ -36,6 +36,11 @@ NUM_COLUMNS = 7
 MAX_SEGMENTS = 1 << 18
 
 
+# A rank stays so close to the clock (`Plan.rows_ahead`). Both are measured: less lets links run dry, more lets them clog.
+TICKS_AHEAD = 4
+MIN_ROWS_AHEAD = 32
+
+
 class Kind(IntEnum):
     """What a row does; OFFSET and COUNT give the range of the buffer, in elements."""
 
@@ -61,6 +66,7 @@ class Plan:
         description: one line for a person, the same on all ranks.
         build: a rank's table, int64 [num_rows, 7].
         sent: by formula, the elements that a rank sends to others.
+        rows_per_tick: of the busiest rank, while all lanes are at work.
     """
 
     algorithm: str
@@ -71,12 +77,22 @@ class Plan:
     description: str
     build: Callable[[int], Ints] = field(repr=False)
     sent: Callable[[int], int] = field(repr=False)
+    rows_per_tick: int = 2
     _tables: dict[int, Ints] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def world_size(self) -> int:
         """The number of ranks."""
         return self.topology.world_size
+
+    @property
+    def rows_ahead(self) -> int:
+        """How far a rank may get ahead of itself: it sends nothing that stands so many rows or more behind its first unfinished row.
+
+        What is early at one place fills the links that something late needs at another. Every place has to stay with its lanes, and
+        lanes and ranks with each other.
+        """
+        return max(MIN_ROWS_AHEAD, TICKS_AHEAD * self.rows_per_tick)
 
     def ops_of(self, rank: int) -> Ints:
         """The table of `rank`, int64 [num_rows, 7]; built when first asked for."""

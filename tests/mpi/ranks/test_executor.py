@@ -10,8 +10,8 @@ import torch
 
 from ddltrain.comm.collectives import part_of
 from ddltrain.comm.engine import Engine
-from ddltrain.comm.plans import PLANNERS
-from ddltrain.comm.plans.plan import Plan
+from ddltrain.comm.plans import PLANNERS, plan
+from ddltrain.comm.plans.plan import TAG, Ints, Kind, Plan
 from ddltrain.comm.replay import PlanError
 from ddltrain.comm.topology import Topology
 from ddltrain.comm.world import World
@@ -167,6 +167,43 @@ def test_a_verifying_engine_refuses_a_wrong_plan(world: World, monkeypatch: pyte
         engine.allreduce_(torch.zeros(2000), algorithm="ring")
     monkeypatch.undo()
     engine.allreduce_(torch.zeros(2000), algorithm="ring")  # nothing was sent
+
+
+def test_no_plan_has_to_run_ahead(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where only the first unfinished row and few behind it may be sent, all still end."""
+    monkeypatch.setattr(plan, "MIN_ROWS_AHEAD", 1)
+    monkeypatch.setattr(plan, "TICKS_AHEAD", 1)
+    engine = Engine(world, ranks_per_host=1, verify=True, max_message_bytes=30, timeout_s=60)
+    for algorithm in MESSAGE_PLANNERS:
+        tensor = engine.allreduce_(values(world.rank, 1009, torch.float32), algorithm=algorithm)
+        assert torch.equal(tensor, expected(world.world_size, 1009, torch.float32, "sum"))
+
+
+def test_what_would_run_ahead_is_held_back(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two ranks that list all they receive before all they send wait for each other, unless they may run so far ahead."""
+    if world.world_size != 2:
+        return
+    even = 2 * np.arange(50)
+
+    def build(rank: int) -> Ints:
+        receives = plan.rows(Kind.RECV_REDUCE, peer=1 - rank, offset=even + rank, count=1)
+        sends = plan.rows(Kind.SEND, peer=1 - rank, offset=even + 1 - rank, count=1)
+        receives[:, TAG] = sends[:, TAG] = np.arange(50)
+        return np.concatenate([receives, sends])
+
+    def backward(topology: Topology, count: int, segment_count: int) -> Plan:
+        return Plan("ring", topology, count, 1, 1, "", build, lambda rank: 50)
+
+    monkeypatch.setitem(PLANNERS, "ring", backward)
+    for rows_ahead, ends in ((50, False), (51, True)):
+        monkeypatch.setattr(plan, "MIN_ROWS_AHEAD", rows_ahead)
+        engine = Engine(world, ranks_per_host=1, timeout_s=60 if ends else 0.3)
+        if ends:
+            halves = engine.allreduce_(torch.ones(100), algorithm="ring").view(50, 2).mean(0)
+            assert halves.tolist() == [2.0 - world.rank, 1.0 + world.rank]
+        else:
+            with pytest.raises(CommError, match=r"no progress|given up"):
+                engine.allreduce_(torch.ones(100), algorithm="ring")
 
 
 def test_extremes_know_nan_and_the_sign_of_zero(tiny: Engine) -> None:
