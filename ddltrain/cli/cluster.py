@@ -36,6 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_up(parser: argparse.ArgumentParser) -> None:
+    from ddltrain.cluster.shape import DEFAULT_PACKET_BYTES
+
     parser.add_argument("--hosts", type=int, required=True, metavar="N", help="how many")
     parser.add_argument(
         "--rate", required=True, metavar="RATE", help="of each link in each direction, such as 500mbit"
@@ -52,6 +54,14 @@ def _add_up(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--ranks-per-host", type=int, default=1, metavar="K", help="that `run` starts (default: 1)"
+    )
+    parser.add_argument(
+        "--packet",
+        type=int,
+        default=DEFAULT_PACKET_BYTES,
+        metavar="BYTES",
+        help="the largest piece that a link takes at once; 64000 costs the processor less, "
+        "but a link that was idle lets one piece pass at once (default: %(default)s)",
     )
     _add_name(parser)
 
@@ -95,6 +105,7 @@ def _shape(args: argparse.Namespace) -> "Shape":
         uplink_bits_s=parse_rate(args.uplink) if args.uplink else 0.0,
         num_links=args.links,
         ranks_per_host=args.ranks_per_host,
+        packet_bytes=args.packet,
     )
 
 

@@ -17,9 +17,8 @@ from collections.abc import Iterable
 from ddltrain.cluster.shape import Shape
 from ddltrain.errors import ClusterError
 
-# A packet larger than tbf's burst gets cut into single frames, and the emulation would eat the processor.
-_GSO_BYTES = 16000
-_BURST_BYTES = 20 * 1024
+# A packet larger than tbf's burst gets cut into single frames, and the emulation would eat the processor: so much more is allowed.
+_BURST_MARGIN_BYTES = 4480
 # As a switch with deep buffers: several hosts may send to one at once without loss.
 _QUEUE_BYTES = 4 << 20
 
@@ -74,7 +73,7 @@ def build(shape: Shape) -> bool:
         lines = ["link set lo up"]
         for link in range(shape.num_links):
             lines.append(f"addr add {shape.address(host, link)}/24 dev eth{link}")
-            lines.append(f"link set eth{link} addrgenmode none gso_max_size {_GSO_BYTES} up")
+            lines.append(f"link set eth{link} addrgenmode none gso_max_size {shape.packet_bytes} up")
         _batch(["ip", "-n", shape.namespace(host)], lines, "CAP_NET_ADMIN")
     return needs_delay_switch
 
@@ -143,14 +142,17 @@ def _uplinks(shape: Shape) -> list[tuple[str, str]]:
 def _shape_links(shape: Shape) -> None:
     needs = "a kernel with the token bucket filter (CONFIG_NET_SCH_TBF)"
     for _, eth, host in _host_ports(shape):
-        _batch(["tc", "-n", host], [_limit(eth, shape.rate_bits_s)], needs)
-    lines = [_limit(port, shape.rate_bits_s) for port, _, _ in _host_ports(shape)]
-    lines += [_limit(name, shape.uplink_bits_s) for pair in _uplinks(shape) for name in pair]
+        _batch(["tc", "-n", host], [_limit(eth, shape.rate_bits_s, shape.packet_bytes)], needs)
+    lines = [_limit(port, shape.rate_bits_s, shape.packet_bytes) for port, _, _ in _host_ports(shape)]
+    lines += [
+        _limit(name, shape.uplink_bits_s, shape.packet_bytes) for pair in _uplinks(shape) for name in pair
+    ]
     _batch(["tc", "-n", shape.switch_namespace], lines, needs)
 
 
-def _limit(device: str, rate_bits_s: float) -> str:
-    return f"qdisc add dev {device} root handle 1: tbf rate {rate_bits_s:.0f}bit burst {_BURST_BYTES} limit {_QUEUE_BYTES}"
+def _limit(device: str, rate_bits_s: float, packet_bytes: int) -> str:
+    burst_bytes = packet_bytes + _BURST_MARGIN_BYTES
+    return f"qdisc add dev {device} root handle 1: tbf rate {rate_bits_s:.0f}bit burst {burst_bytes} limit {_QUEUE_BYTES}"
 
 
 def _delay_in_kernel(shape: Shape) -> bool:

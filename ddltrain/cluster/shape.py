@@ -7,6 +7,9 @@ from ddltrain.errors import ClusterError
 
 MAX_HOSTS = 64
 MAX_LINKS = 2
+DEFAULT_PACKET_BYTES = 16000
+# Full frames at the least; at the most what a system hands to a network card in one piece.
+PACKET_BYTES = (1500, 64000)
 
 # Full frames on the wire carry this share of payload: 1448 bytes of TCP data (with its time stamps) in 1514 bytes of Ethernet.
 GOODPUT_SHARE = 1448 / 1514
@@ -59,6 +62,8 @@ class Shape:
         num_racks: hosts are dealt to racks in order, about equally many each.
         uplink_bits_s: of the one link (per plane) that joins a rack to the others, in each direction; 0 with one rack.
         num_links: of each host. Each link leads to a plane of its own, with switches of its own.
+        packet_bytes: the largest piece that goes over a link at once. Each costs the processor about the same; an idle link lets one
+            pass without a limit.
     """
 
     name: str
@@ -69,6 +74,7 @@ class Shape:
     uplink_bits_s: float = 0.0
     num_links: int = 1
     ranks_per_host: int = 1
+    packet_bytes: int = DEFAULT_PACKET_BYTES
 
     def __post_init__(self) -> None:
         """Checks what a user may get wrong.
@@ -88,6 +94,10 @@ class Shape:
         ):
             if not 1 <= value <= high:
                 raise ClusterError(f"{what} {value}: give a number from 1 to {high}")
+        if not PACKET_BYTES[0] <= self.packet_bytes <= PACKET_BYTES[1]:
+            raise ClusterError(
+                f"--packet {self.packet_bytes}: give a number of bytes from {PACKET_BYTES[0]} to {PACKET_BYTES[1]}"
+            )
         if (self.num_racks > 1) != (self.uplink_bits_s > 0):
             raise ClusterError("--racks (2 or more) and --uplink go together: give both or neither")
 
@@ -145,6 +155,8 @@ class Shape:
             parts.append(f"{self.delay_s * 1e3:g} ms one way")
         if self.num_racks > 1:
             parts.append(f"{self.num_racks} racks with {format_rate(self.uplink_bits_s)} uplinks")
+        if self.packet_bytes != DEFAULT_PACKET_BYTES:
+            parts.append(f"packets of {self.packet_bytes} bytes")
         return ", ".join(parts)
 
 

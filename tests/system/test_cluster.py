@@ -100,6 +100,19 @@ def test_hosts_have_names_and_limited_links_and_leave_nothing(command: Command, 
     assert existing_namespaces() == before
 
 
+def test_packets_are_as_large_as_asked_for(command: Command, before: set[str]) -> None:
+    text = up(command, "--hosts", "2", "--rate", "50mbit", "--packet", "40000")
+    assert "is up: 2 hosts x 1 rank, 1 link of 50mbit, packets of 40000 bytes" in text
+    shape = Shape(NAME, 2, 5e7)
+    show = ["ip", "-n", shape.namespace(2), "-details", "link", "show", "eth0"]
+    assert "gso_max_size 40000" in subprocess.run(show, capture_output=True, text=True, check=True).stdout
+    # The limit stays what it is, though larger pieces pass.
+    found = measure(shape.namespace(2), shape.namespace(1), shape.address(1))
+    assert 0 < found.goodput_bytes_s < 1.1 * 5e7 / 8
+    assert command("cluster", "down", "--name", NAME).returncode == 0
+    assert existing_namespaces() == before
+
+
 def test_delays_and_racks(command: Command, before: set[str]) -> None:
     words = ("--hosts", "4", "--rate", "50mbit", "--racks", "2", "--uplink", "20mbit", "--delay", "5ms")
     text = up(command, *words)
@@ -217,7 +230,9 @@ def test_a_link_that_is_not_as_asked_for_is_refused(
     from ddltrain.cluster import network
 
     limit = network._limit
-    monkeypatch.setattr(network, "_limit", lambda device, rate_bits_s: limit(device, rate_bits_s / 2))
+    monkeypatch.setattr(
+        network, "_limit", lambda device, rate_bits_s, *more: limit(device, rate_bits_s / 2, *more)
+    )
     assert main(["cluster", "up", "--name", NAME, "--hosts", "2", "--rate", "50mbit"]) == 2
     assert "50% less" in capsys.readouterr().err
     assert existing_namespaces() == before
@@ -234,7 +249,9 @@ def test_an_uplink_that_is_not_as_asked_for_is_refused(
     monkeypatch.setattr(
         network,
         "_limit",
-        lambda device, rate_bits_s: limit(device, rate_bits_s * (2 if device[:2] in ("up", "dn") else 1)),
+        lambda device, rate_bits_s, *more: limit(
+            device, rate_bits_s * (2 if device[:2] in ("up", "dn") else 1), *more
+        ),
     )
     words = ["--hosts", "4", "--rate", "20mbit", "--racks", "2", "--uplink", "20mbit"]
     assert main(["cluster", "up", "--name", NAME, *words]) == 2

@@ -36,6 +36,8 @@ def test_delays() -> None:
         {"num_hosts": 65},
         {"num_links": 3},
         {"ranks_per_host": 0},
+        {"packet_bytes": 1499},
+        {"packet_bytes": 64001},
         {"num_racks": 2},
         {"uplink_bits_s": 1e9},
         {"num_racks": 5, "uplink_bits_s": 1e9},
@@ -75,3 +77,4 @@ def test_it_describes_itself() -> None:
         "4 hosts x 1 rank, 2 links of 500mbit, 0.2 ms one way, 2 racks with 1gbit uplinks"
     )
     assert format_rate(2.5e9) == "2.5gbit"
+    assert Shape("a", 2, 5e8, packet_bytes=64000).describe().endswith("500mbit, packets of 64000 bytes")
