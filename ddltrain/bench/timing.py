@@ -1,5 +1,6 @@
 """Times contenders in turn, round by round, so that a busy moment of the machine hits all of them."""
 
+import random
 import statistics
 import time
 from collections.abc import Callable
@@ -8,11 +9,9 @@ from dataclasses import dataclass
 import torch
 
 from ddltrain.bench.contenders import Call, Contender
+from ddltrain.comm.tuning import repeats_for
 from ddltrain.comm.world import World
 
-# Quick operations are repeated within a round until it takes about this long.
-_ROUND_S = 5e-3
-_MAX_REPEATS = 100
 # The inputs repeat after a prime number of elements, so that no two chunks of a power of two look alike.
 _PERIOD = 8191
 _NUM_VALUES = 4  # 0 to 3: sums of 85 ranks are exact in bfloat16
@@ -101,11 +100,11 @@ def time_cases(world: World, cases: list[Case], op: str, num_warmups: int, num_r
     for case in cases:  # so that sums upon sums do not overflow
         case.source.zero_()
         case.target.zero_()
-    repeats = [_repeats(world, case, num_warmups) for case in cases]
+    repeats = repeats_for([_once_s(world, case, num_warmups) for case in cases])
     times_s = torch.zeros(num_rounds, len(cases), dtype=torch.float64)
     for number in range(num_rounds):
-        for position in range(len(cases)):
-            index = (position + number) % len(cases)  # nobody is always the one behind the slowest
+        # Drawn anew, the same on all ranks: some leave a machine busy, and nobody is always the one behind them.
+        for index in random.Random(number).sample(range(len(cases)), len(cases)):
             times_s[number, index] = _time(world, cases[index], repeats[index])
     from mpi4py import MPI
 
@@ -167,10 +166,10 @@ def _check(world: World, case: Case, op: str) -> int:
     return total
 
 
-def _repeats(world: World, case: Case, num_warmups: int) -> int:
-    time_s = min(_time(world, case, 1) for _ in range(num_warmups))
-    slowest_s = max(world.comm.allgather(time_s))
-    return max(1, min(_MAX_REPEATS, int(_ROUND_S / slowest_s)))
+def _once_s(world: World, case: Case, num_warmups: int) -> float:
+    """Seconds of one call, after warming up, on the slowest rank."""
+    slowest_s: float = max(world.comm.allgather(min(_time(world, case, 1) for _ in range(num_warmups))))
+    return slowest_s
 
 
 def _time(world: World, case: Case, repeats: int) -> float:

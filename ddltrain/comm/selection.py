@@ -44,10 +44,12 @@ class Selection:
         self._topology = topology
         self._algorithm = algorithm
         self._choices: dict[str | None, list[Choice]] = {}
+        self._chosen: dict[tuple[int, int, bool, str | None], str] = {}
 
     def learn(self, choices: list[Choice], wire: str | None) -> None:
         """Take over what was measured for tensors that are sent as `wire`."""
         self._choices[wire] = choices
+        self._chosen.clear()
 
     def choose(
         self, tensor: torch.Tensor, in_window: bool, wire: str | None, algorithm: str | None = None
@@ -56,16 +58,23 @@ class Selection:
         algorithm = algorithm or self._algorithm
         if algorithm != AUTO:
             return algorithm
+        # Kept, for with many ranks on a core even this little work of each shows in what short messages take.
+        wanted = (tensor.nbytes, tensor.element_size(), in_window, wire)
+        if wanted not in self._chosen:
+            self._chosen[wanted] = self._choose(*wanted)
+        return self._chosen[wanted]
+
+    def _choose(self, size_bytes: int, element_bytes: int, in_window: bool, wire: str | None) -> str:
         one_host = len(self._topology.hosts) == 1
         if in_window and one_host:
             return "shared_memory"
         if measured := [choice for choice in self._choices.get(wire, []) if choice.in_window == in_window]:
-            return quickest(measured, tensor.nbytes)
+            return quickest(measured, size_bytes)
         if in_window:
             return "hierarchical"
-        if tensor.nbytes > _SMALL_BYTES:
+        if size_bytes > _SMALL_BYTES:
             return "ring"
-        return "halving_doubling" if tensor.element_size() == 2 else MPI_OWN
+        return "halving_doubling" if element_bytes == 2 else MPI_OWN
 
     def to_measure(
         self, buffers: Sequence[torch.Tensor], in_window: Sequence[bool]

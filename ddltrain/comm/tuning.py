@@ -19,9 +19,9 @@ import torch
 from ddltrain.comm.world import World
 from ddltrain.errors import CommError
 
-MIN_TURNS, MAX_TURNS = 5, 9
+MIN_TURNS, MAX_TURNS = 5, 25
 BUDGET_S = 2.0  # for one size; the least number of turns is taken all the same
-TURN_S = 5e-3  # of a candidate; what is quicker is repeated
+TURN_S = 5e-3  # of the quickest candidate; what is quicker is repeated
 MAX_REPEATS = 50
 LEAD = {0: 2.0, 2: 1.2}  # after which turn who is left out, by the best turn so far
 FORMAT = 1
@@ -50,7 +50,8 @@ def measure(
     buffer.zero_()  # sums upon sums must not overflow: some libraries are slow on infinities
     for name in candidates:  # makes the plans, and touches the memory
         allreduce(buffer, name)
-    repeats = {name: _repeats(_turn_s(world, buffer, name, 1, allreduce)) for name in candidates}
+    once_s = [_turn_s(world, buffer, name, 1, allreduce) for name in candidates]
+    repeats = dict(zip(candidates, repeats_for(once_s), strict=True))
     times: dict[str, list[float]] = {name: [] for name in candidates}
     running, used_s = list(candidates), 0.0
     for turn in range(MAX_TURNS):
@@ -85,8 +86,14 @@ def _turn_s(world: World, buffer: torch.Tensor, name: str, repeats: int, allredu
     return slowest_s
 
 
-def _repeats(time_s: float) -> int:
-    return max(1, min(MAX_REPEATS, int(TURN_S / time_s)))
+def repeats_for(times_s: Sequence[float]) -> list[int]:
+    """How often to call each of some contenders in a turn, from what one call of each took.
+
+    As often as makes a turn of the quickest long enough, and all that may win equally often: of calls in a row each takes less than a call
+    alone. Those that are several times slower are called less.
+    """
+    most = min(MAX_REPEATS, int(TURN_S / min(times_s)))
+    return [max(1, min(most, int(4 * TURN_S / time_s))) for time_s in times_s]
 
 
 def table(choices: Sequence[Choice]) -> list[str]:

@@ -98,3 +98,9 @@ def test_slow_candidates_get_the_least_number_of_turns_and_quick_ones_are_repeat
     choice = measure(alone, torch.ones(25), False, ["0.0009"], allreduce)
     assert calls == 2 + tuning.MAX_TURNS * 5
     assert choice.times_s["0.0009"] == pytest.approx(0.0009)
+
+
+def test_what_may_win_is_called_equally_often_in_a_turn() -> None:
+    assert tuning.repeats_for([1.6e-3, 1.5e-3, 3e-3, 19e-3, 150e-3]) == [3, 3, 3, 1, 1]
+    assert tuning.repeats_for([1e-6, 1e-3]) == [50, 20]
+    assert tuning.repeats_for([0.2]) == [1]
