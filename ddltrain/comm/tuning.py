@@ -1,12 +1,13 @@
 """Which all-reduce is quickest here: measured over a run's own buffers, agreed on by all ranks, kept for the next run.
 
 Every candidate, the MPI library's own all-reduce among them, sums each buffer some times, in turns so that all meet the same
-disturbances; quick ones several times a turn. The time of a turn is that of the slowest rank. After the first turn those that took twice
-as long as the best are left out, after the third those 20 % behind: so the rest gets the turns that tell close times apart. The lowest
-median wins.
+disturbances; quick ones several times a turn. The time of a turn is that of the slowest rank. What is quick gets many turns. Where turns
+take long, those that took twice as long as the best are left out after the first, and those 20 % behind after the third: so the rest gets
+the turns that tell close times apart. The lowest median wins.
 """
 
 import json
+import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -23,7 +24,8 @@ MIN_TURNS, MAX_TURNS = 5, 25
 BUDGET_S = 2.0  # for one size; the least number of turns is taken all the same
 TURN_S = 5e-3  # of the quickest candidate; what is quicker is repeated
 MAX_REPEATS = 50
-LEAD = {0: 2.0, 2: 1.2}  # after which turn who is left out, by the best turn so far
+FREE_S = 0.5  # for one size, before any candidate is left out
+LEAD = {0: 2.0, 2: 1.2}  # from which turn on who is left out, by the best turn so far
 FORMAT = 1
 
 Sum = Callable[[torch.Tensor, str], object]
@@ -55,12 +57,13 @@ def measure(
     times: dict[str, list[float]] = {name: [] for name in candidates}
     running, used_s = list(candidates), 0.0
     for turn in range(MAX_TURNS):
-        for name in running:
+        # In another order each time, the same on all ranks: what a candidate takes also depends on the one before it.
+        for name in random.Random(turn).sample(running, len(running)):
             time_s = _turn_s(world, buffer, name, repeats[name], allreduce)
             times[name].append(time_s)
             used_s += time_s * repeats[name]
-        if turn in LEAD:
-            running = _within(LEAD[turn], times, running)
+        if used_s > FREE_S:
+            running = _within(LEAD[max(start for start in LEAD if start <= turn)], times, running)
         if used_s > BUDGET_S and turn + 1 >= MIN_TURNS:  # the same on all ranks, being made of slowest times
             break
     medians = {name: statistics.median(values) for name, values in times.items()}

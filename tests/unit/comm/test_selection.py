@@ -63,7 +63,12 @@ def test_rules_where_nothing_was_measured() -> None:
         Selection(Topology.of_sizes((2,)), "rings")
 
 
-def test_the_quickest_is_found_and_gets_enough_turns(alone: World, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("factor", "slow", "far", "close"), [(1, 4, 4, tuning.MAX_TURNS), (10, 1, 3, tuning.MIN_TURNS)]
+)
+def test_the_quickest_is_found_and_gets_enough_turns(
+    alone: World, monkeypatch: pytest.MonkeyPatch, factor: float, slow: int, far: int, close: int
+) -> None:
     clock_s = 0.0
     noise = itertools.cycle([0.0, 0.0002, -0.0001])
     calls: dict[str, int] = {}
@@ -71,14 +76,14 @@ def test_the_quickest_is_found_and_gets_enough_turns(alone: World, monkeypatch: 
     def allreduce(buffer: torch.Tensor, name: str) -> None:
         nonlocal clock_s
         calls[name] = calls.get(name, 0) + 1
-        clock_s += {"slow": 0.1, "near": 0.0104, "best": 0.01, "far": 0.013}[name] + next(noise)
+        clock_s += factor * ({"slow": 0.1, "near": 0.0104, "best": 0.01, "far": 0.013}[name] + next(noise))
 
     monkeypatch.setattr(time, "perf_counter", lambda: clock_s)
     choice = measure(alone, torch.ones(25), False, ["slow", "near", "best", "far"], allreduce)
     assert (choice.algorithm, choice.size_bytes, choice.in_window) == ("best", 100, False)
     # Two calls before the first turn.
-    assert calls == {"slow": 3, "far": 5, "near": 2 + tuning.MAX_TURNS, "best": 2 + tuning.MAX_TURNS}
-    assert choice.times_s["near"] == pytest.approx(0.0104, abs=0.0002)
+    assert calls == {"slow": 2 + slow, "far": 2 + far, "near": 2 + close, "best": 2 + close}
+    assert choice.times_s["near"] == pytest.approx(factor * 0.0104, abs=factor * 0.0002)
 
 
 def test_slow_candidates_get_the_least_number_of_turns_and_quick_ones_are_repeated(
