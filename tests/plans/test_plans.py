@@ -11,7 +11,7 @@ from ddltrain.comm.plans import PLANNERS, Plan
 from ddltrain.comm.plans.hierarchical import ACROSS, hierarchical
 from ddltrain.comm.plans.multicolor import multicolor
 from ddltrain.comm.plans.multiring import multiring
-from ddltrain.comm.plans.plan import COUNT, KIND, OFFSET, Kind, check_sizes, cut, merge, rows, split
+from ddltrain.comm.plans.plan import COUNT, KIND, OFFSET, PHASE, Kind, check_sizes, cut, merge, rows, split
 from ddltrain.comm.plans.torus2d import torus2d
 from ddltrain.comm.topology import Topology
 from ddltrain.comm.verify import verify
@@ -238,3 +238,13 @@ def test_wrong_sizes(count: int, segment_count: int) -> None:
 def test_wrong_topology(hosts: tuple[tuple[int, ...], ...]) -> None:
     with pytest.raises(CommError, match="each once"):
         Topology(hosts)
+
+
+@pytest.mark.parametrize(("count", "num_phases"), [(1024, 1), (1023, 3)])
+def test_segments_pass_all_axes_at_once_from_a_quarter_of_their_length_on(
+    count: int, num_phases: int
+) -> None:
+    """16 ranks and 4 lanes: parts of 16 elements are a quarter of 64."""
+    plan = torus2d(Topology.flat(16), count, 64)
+    assert plan.ops_of(0)[:, PHASE].max() + 1 == num_phases
+    verify(plan)

@@ -56,6 +56,7 @@ def test_rules_where_nothing_was_measured() -> None:
     assert two_hosts.choose(small, False, None) == "mpi"
     assert two_hosts.choose(small.half(), False, None) == "halving_doubling"
     assert two_hosts.choose(small, False, None, "multicolor") == "multicolor"
+    assert two_hosts.choose(small, False, "bf16") == "mpi"
     two_hosts.learn([Choice(400, False, "torus2d", {"torus2d": 1.0})], "bf16")
     assert two_hosts.choose(small, False, "bf16") == "torus2d"
     assert two_hosts.choose(small, False, None) == "mpi"
