@@ -175,9 +175,9 @@ void check_barriers() {
   for (auto& thread : threads) thread.join();
 }
 
-bool refuses(std::vector<int64_t> rows) {
+bool refuses(std::vector<int64_t> rows, int rows_ahead = 32) {
   try {
-    Plan(rows, 0, 0, 2);
+    Plan(rows, 0, rows_ahead, 0, 2);
   } catch (const std::invalid_argument&) {
     return true;
   }
@@ -193,7 +193,7 @@ void check_plans() {
       1, 1, 0, 1, 1,  0, 5,  // 4: receive, after 2 and 3
       0, 1, 0, 2, 1,  5, 5,  // 5: another segment
   };
-  const Plan plan(rows, 1, 0, 2);
+  const Plan plan(rows, 1, 32, 0, 2);
   require(plan.num_phases() == 2 && plan.end() == 10 && plan.uses_window(), "the plan's facts");
   require(plan.num_awaited() == std::vector<int>({0, 1, 1, 1, 2, 0}), "what waits for what");
   require(plan.dependents(1).size() == 2 && plan.dependents(2)[0] == 4, "who waits for it");
@@ -204,6 +204,8 @@ void check_plans() {
   require(refuses({7, 0, 0, 0, 1, 0, 1}), "an unknown kind");
   require(refuses({4, 1, 0, 0, 0, 0, 1, 4, 0, 0, 0, 0, 0, 1}), "phases that go back");
   require(refuses({0, 0, 0}), "rows cut short");
+  require(refuses({0, 0, 0, 0, 1, 0, 1}, 0), "no row that may be sent");
+  require(!refuses({0, 0, 0, 0, 1, 0, 1}, 1), "the first row may always be sent");
 }
 
 }  // namespace
