@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_up(parser: argparse.ArgumentParser) -> None:
-    from ddltrain.cluster.shape import DEFAULT_PACKET_BYTES
+    from ddltrain.cluster.shape import DEFAULT_CONGESTION, DEFAULT_PACKET_BYTES
 
     parser.add_argument("--hosts", type=int, required=True, metavar="N", help="how many")
     parser.add_argument(
@@ -62,6 +62,13 @@ def _add_up(parser: argparse.ArgumentParser) -> None:
         metavar="BYTES",
         help="the largest piece that a link takes at once; 64000 costs the processor less, "
         "but a link that was idle lets one piece pass at once (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--congestion",
+        default=DEFAULT_CONGESTION,
+        metavar="NAME",
+        help="TCP's congestion control, of those that `sysctl net.ipv4.tcp_available_congestion_control` lists "
+        "(default: %(default)s)",
     )
     _add_name(parser)
 
@@ -106,6 +113,7 @@ def _shape(args: argparse.Namespace) -> "Shape":
         num_links=args.links,
         ranks_per_host=args.ranks_per_host,
         packet_bytes=args.packet,
+        congestion=args.congestion,
     )
 
 

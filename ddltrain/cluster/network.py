@@ -70,11 +70,7 @@ def build(shape: Shape) -> bool:
     inside = [port for port, _, _ in ports] + [name for pair in _uplinks(shape) for name in pair]
     _batch(["ip", "-n", switch], [f"link set {name} addrgenmode none up" for name in inside], "CAP_NET_ADMIN")
     for host in shape.hosts:
-        lines = ["link set lo up"]
-        for link in range(shape.num_links):
-            lines.append(f"addr add {shape.address(host, link)}/24 dev eth{link}")
-            lines.append(f"link set eth{link} addrgenmode none gso_max_size {shape.packet_bytes} up")
-        _batch(["ip", "-n", shape.namespace(host)], lines, "CAP_NET_ADMIN")
+        _set_up_host(shape, host)
     return needs_delay_switch
 
 
@@ -127,6 +123,21 @@ def _host_ports(shape: Shape) -> Iterable[tuple[str, str, str]]:
     for host in shape.hosts:
         for link in range(shape.num_links):
             yield f"h{host}l{link}", f"eth{link}", shape.namespace(host)
+
+
+def _set_up_host(shape: Shape, host: int) -> None:
+    program = ["ip", "-n", shape.namespace(host)]
+    lines = ["link set lo up"]
+    routes = []
+    for link in range(shape.num_links):
+        address = shape.address(host, link)
+        lines.append(f"addr add {address}/24 dev eth{link} noprefixroute")
+        lines.append(f"link set eth{link} addrgenmode none gso_max_size {shape.packet_bytes} up")
+        routes.append(
+            f"route add {shape.network(link)} dev eth{link} scope link src {address} congctl {shape.congestion}"
+        )
+    _batch(program, lines, "CAP_NET_ADMIN")
+    _batch(program, routes, f"TCP's congestion control {shape.congestion!r} (--congestion takes another)")
 
 
 def _uplinks(shape: Shape) -> list[tuple[str, str]]:

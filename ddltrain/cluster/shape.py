@@ -10,6 +10,8 @@ MAX_LINKS = 2
 DEFAULT_PACKET_BYTES = 16000
 # Full frames at the least; at the most what a system hands to a network card in one piece.
 PACKET_BYTES = (1500, 64000)
+# What Linux takes unless told otherwise. A machine set to bbr paces: one more timer a packet, for processors that serve all hosts at once.
+DEFAULT_CONGESTION = "cubic"
 
 # Full frames on the wire carry this share of payload: 1448 bytes of TCP data (with its time stamps) in 1514 bytes of Ethernet.
 GOODPUT_SHARE = 1448 / 1514
@@ -64,6 +66,7 @@ class Shape:
         num_links: of each host. Each link leads to a plane of its own, with switches of its own.
         packet_bytes: the largest piece that goes over a link at once. Each costs the processor about the same; an idle link lets one
             pass without a limit.
+        congestion: TCP's congestion control on these links, whatever the machine's own is.
     """
 
     name: str
@@ -75,6 +78,7 @@ class Shape:
     num_links: int = 1
     ranks_per_host: int = 1
     packet_bytes: int = DEFAULT_PACKET_BYTES
+    congestion: str = DEFAULT_CONGESTION
 
     def __post_init__(self) -> None:
         """Checks what a user may get wrong.
@@ -86,6 +90,8 @@ class Shape:
             raise ClusterError(
                 f"name {self.name!r}: give a lower-case letter and up to 15 letters and digits"
             )
+        if not re.fullmatch(r"[a-z][a-z0-9_-]{0,14}", self.congestion):
+            raise ClusterError(f"--congestion {self.congestion!r}: give a name such as {DEFAULT_CONGESTION}")
         for what, value, high in (
             ("--hosts", self.num_hosts, MAX_HOSTS),
             ("--links", self.num_links, MAX_LINKS),
@@ -124,6 +130,9 @@ class Shape:
     def address(self, host: int, link: int = 0) -> str:
         return f"10.77.{link}.{host}"
 
+    def network(self, link: int) -> str:
+        return f"10.77.{link}.0/24"
+
     def rack(self, host: int) -> int:
         """The rack (from 0) that `host` stands in."""
         return (host - 1) * self.num_racks // self.num_hosts
@@ -157,6 +166,8 @@ class Shape:
             parts.append(f"{self.num_racks} racks with {format_rate(self.uplink_bits_s)} uplinks")
         if self.packet_bytes != DEFAULT_PACKET_BYTES:
             parts.append(f"packets of {self.packet_bytes} bytes")
+        if self.congestion != DEFAULT_CONGESTION:
+            parts.append(f"TCP with {self.congestion}")
         return ", ".join(parts)
 
 

@@ -100,6 +100,24 @@ def test_hosts_have_names_and_limited_links_and_leave_nothing(command: Command, 
     assert existing_namespaces() == before
 
 
+def test_tcp_has_the_congestion_control_asked_for(command: Command, before: set[str]) -> None:
+    host = Shape(NAME, 2, 5e7).namespace(1)
+    routes = ["ip", "-n", host, "route", "show", "10.77.0.0/24"]
+    for words, congestion in ((), "cubic"), (("--congestion", "reno"), "reno"):
+        up(command, "--hosts", "2", "--rate", "50mbit", *words)
+        assert (
+            f"congctl {congestion}"
+            in subprocess.run(routes, capture_output=True, text=True, check=True).stdout
+        )
+        assert command("cluster", "down", "--name", NAME).returncode == 0
+    unknown = command(
+        "cluster", "up", "--name", NAME, "--hosts", "2", "--rate", "50mbit", "--congestion", "none-such"
+    )
+    assert unknown.returncode == 2
+    assert "congestion control 'none-such'" in unknown.stderr
+    assert existing_namespaces() == before
+
+
 def test_packets_are_as_large_as_asked_for(command: Command, before: set[str]) -> None:
     text = up(command, "--hosts", "2", "--rate", "50mbit", "--packet", "40000")
     assert "is up: 2 hosts x 1 rank, 1 link of 50mbit, packets of 40000 bytes" in text

@@ -38,6 +38,8 @@ def test_delays() -> None:
         {"ranks_per_host": 0},
         {"packet_bytes": 1499},
         {"packet_bytes": 64001},
+        {"congestion": ""},
+        {"congestion": "cubic mtu 1000"},
         {"num_racks": 2},
         {"uplink_bits_s": 1e9},
         {"num_racks": 5, "uplink_bits_s": 1e9},
@@ -78,3 +80,4 @@ def test_it_describes_itself() -> None:
     )
     assert format_rate(2.5e9) == "2.5gbit"
     assert Shape("a", 2, 5e8, packet_bytes=64000).describe().endswith("500mbit, packets of 64000 bytes")
+    assert Shape("a", 2, 5e8, congestion="bbr").describe().endswith("500mbit, TCP with bbr")
